@@ -1,0 +1,86 @@
+"""Data handed to training: features, labels and their one-hot form, checked once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mibp_cert.errors import UserError
+from mibp_cert.graph.ops import frozen
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Rows `x` (n × d), labels as class numbers `y` (n), and the classes they number.
+
+    >>> Dataset.of([[0.0, 1.0], [2.0, 3.0]], ["no", "yes"]).one_hot.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+    x: NDArray[np.float64]
+    y: NDArray[np.intp]
+    classes: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, x: ArrayLike, labels: ArrayLike, classes: tuple[Any, ...] | None = None) -> Dataset:
+        """Check and number: finite features, one label per row, every label one of the classes."""
+        try:
+            features = frozen(x)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"The features must be a table of numbers: {error}.") from None
+        if features.ndim != 2 or features.shape[0] == 0 or features.shape[1] == 0:
+            raise UserError(f"The features must be a table of rows and columns, got shape {features.shape}.")
+        bad = np.argwhere(~np.isfinite(features))
+        if len(bad):
+            row, column = (int(i) for i in bad[0])
+            raise UserError(
+                f"The features hold {len(bad)} value(s) that are NaN or infinite, the first in row {row}, "
+                f"column {column}; fill them in or drop those rows."
+            )
+        names = np.asarray(labels)
+        if names.shape != (len(features),):
+            raise UserError(f"There are {len(features)} rows but the labels have shape {names.shape}.")
+        known = tuple(np.unique(names).tolist()) if classes is None else tuple(classes)
+        number = {name: i for i, name in enumerate(known)}
+        unknown = sorted({str(name) for name in names.tolist() if name not in number})
+        if unknown:
+            raise UserError(f"The labels {', '.join(unknown)} are not among the classes {', '.join(map(str, known))}.")
+        if len(known) < 2 or any(name != name for name in known):
+            raise UserError(f"Training needs at least two classes, none of them NaN; got {list(known)}.")
+        y = np.array([number[name] for name in names.tolist()], dtype=np.intp)
+        y.setflags(write=False)
+        return cls(features, y, known)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def features(self) -> int:
+        return int(self.x.shape[1])
+
+    @cached_property
+    def one_hot(self) -> NDArray[np.float64]:
+        return frozen(np.eye(len(self.classes))[self.y])
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of shape, features and labels: what the certificate is about."""
+        digest = hashlib.sha256(repr((self.x.shape, self.classes)).encode())
+        digest.update(np.ascontiguousarray(self.x).tobytes())
+        digest.update(self.y.astype(np.int64).tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Training, validation and test data under one name."""
+
+    name: str
+    train: Dataset
+    validation: Dataset
+    test: Dataset

@@ -1,0 +1,61 @@
+"""The `concrete` engine: ordinary training in float64, the yardstick for all others.
+
+Inputs may carry extra leading axes (many parameter vectors or many datasets at once); every operation broadcasts
+over them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.engines.rounding import Array
+from mibp_cert.graph import Graph, Node, Rule, interpret, outputs_of, parse_spec
+from mibp_cert.nets import Step
+
+
+@lru_cache(maxsize=256)
+def _spread_spec(text: str) -> str:
+    spec = parse_spec(text)
+    return f"...{spec.left},...{spec.right}->...{spec.out}"
+
+
+def _contract(node: Node, a: Array, b: Array) -> Array:
+    out: Array = np.einsum(_spread_spec(node.attribute), a, b)
+    return out
+
+
+def _gather(node: Node, a: Array) -> Array:
+    return np.take(a, node.attribute, axis=-len(node.shape))
+
+
+TABLE: dict[str, Rule] = {
+    "const": lambda node: node.attribute,
+    "add": lambda node, a, b: a + b,
+    "scale": lambda node, a: node.attribute * a,
+    "contract": _contract,
+    "relu": lambda node, a: np.maximum(a, 0.0),
+    "step": lambda node, a: np.where(a >= 0.0 if node.attribute else a > 0.0, 1.0, 0.0),
+    "sum": lambda node, a: a.sum(axis=node.attribute),
+    "gather": _gather,
+}
+
+
+def evaluate(graph: Graph, inputs: dict[str, NDArray[Any]]) -> dict[str, Array]:
+    """The named outputs of a graph in float64."""
+    return outputs_of(graph, interpret(graph, TABLE, inputs, engine="concrete"))
+
+
+def train_step(step: Step, theta: Array, x: Array, y: Array) -> Array:
+    """One application of the step's graph: `θ` after it, from `θ` before and the data of the step's rows."""
+    return step.layout.flatten(evaluate(step.graph, {**step.layout.unflatten(theta), "x": x, "y": y}))
+
+
+def train(steps: list[Step], theta: Array, x: Array, one_hot: Array) -> Array:
+    """Ordinary training on a whole dataset: `θ_T` from `θ₀`."""
+    for step in steps:
+        theta = train_step(step, theta, np.take(x, step.rows, axis=-2), np.take(one_hot, step.rows, axis=-2))
+    return theta

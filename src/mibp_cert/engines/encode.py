@@ -1,0 +1,307 @@
+"""The encoder: a graph becomes a mixed-integer bilinear program, in deviation form.
+
+It is one more interpretation of the graph. The value of a node is, element by element,
+
+    value = centre + linear·v ± slack,     value ∈ [low, high]
+
+an affine expression over the program's variables, with a rigorous slack, beside an interval (the pre-analysis: plain
+interval arithmetic on the operands' ranges, intersected with the range of the affine expression). Variables are deviations
+`e ∈ [−1, 1]` from a centre, scaled by a radius, or gates in {0, 1}.
+
+*Products.* With `a = a₀ + r_a·e_a`, `b = b₀ + r_b·e_b` around the middle of their ranges:
+`a·b = a₀·b + b₀·a − a₀·b₀ + r_a·r_b·q` with `q = e_a·e_b`, linear but for `q`. By size:
+
+1. `Σ r_a·r_b` below `tolerance` times the first-order radius: goes into the slack, no variable at all;
+2. else `q` becomes a variable with its McCormick rows `|e_a + e_b| − 1 ≤ q ≤ 1 − |e_a − e_b|`, exact when a factor is a gate;
+3. and, if `bilinear` is asked for, with the true constraint `q = e_a·e_b` besides.
+
+*Gates and relus*, on `z ∈ [l, u]`: stable ones are linear or constant; an unstable gate is a binary `g` with
+`z ≤ u·g`, `z ≥ l·(1−g)`; an unstable relu is `y ≥ 0`, `y ≥ z`, `y ≤ u·g`, `y ≤ z − l·(1−g)` with the same `g`. Both sides are allowed at
+the kink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from mibp_cert.engines import interval
+from mibp_cert.engines.rounding import Interval
+from mibp_cert.graph import Graph, Node, Rule, interpret, parse_spec
+from mibp_cert.graph.ops import Shape
+from mibp_cert.solvers.program import Affine, Array, Index, ProgramBuilder, with_columns
+
+NONE = -1
+
+
+@dataclass(eq=False)
+class Symbolic:
+    """A node's value: affine expressions (flat), their ranges (shaped), and the variables made for them so far."""
+
+    affine: Affine
+    range: Interval
+    variable: Index = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    """Per element, the variable that equals its normalised deviation, or −1."""
+    sign: Array = field(default_factory=lambda: np.zeros(0))
+    gate: Index = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    """Per element, the binary `1[element > 0]`, or −1."""
+
+    def __post_init__(self) -> None:
+        if not len(self.variable):
+            self.variable = np.full(len(self.affine.centre), NONE, dtype=np.intp)
+            self.sign = np.ones(len(self.affine.centre))
+            self.gate = np.full(len(self.affine.centre), NONE, dtype=np.intp)
+
+    @property
+    def low(self) -> Array:
+        return self.range.low.ravel()
+
+    @property
+    def high(self) -> Array:
+        return self.range.high.ravel()
+
+    @property
+    def middle(self) -> Array:
+        return 0.5 * (self.low + self.high)
+
+    @property
+    def radius(self) -> Array:
+        return 0.5 * (self.high - self.low)
+
+
+class Encoder:
+    """Interprets graphs over one `ProgramBuilder`; see the module's text for the treatments."""
+
+    def __init__(self, tolerance: float, *, bilinear: bool = False) -> None:
+        self.builder = ProgramBuilder()
+        self.tolerance = tolerance
+        self.bilinear = bilinear
+        self.table: dict[str, Rule] = {
+            "const": lambda node: Symbolic(Affine.constant(node.attribute.ravel()), Interval.point(node.attribute)),
+            "add": self._add,
+            "scale": self._scale,
+            "contract": self._contract,
+            "relu": self._relu,
+            "step": self._step,
+            "sum": self._sum,
+            "gather": self._gather,
+        }
+
+    def declare(self, affine: Affine, low: Array, high: Array) -> Symbolic:
+        """An input with known bounds (shaped)."""
+        return Symbolic(affine, Interval(low, high))
+
+    def box(self, low: Array, high: Array) -> Symbolic:
+        """An input that ranges over a box, with one variable per element of positive width."""
+        return self.declare(Affine.box(self.builder, low.ravel(), high.ravel()), low, high)
+
+    def encode(self, graph: Graph, inputs: Mapping[str, Symbolic]) -> list[Symbolic]:
+        """Symbolic value of every node; the rows collect in `builder`."""
+        return interpret(graph, self.table, inputs, engine="mibp")
+
+    # Linear operations -----------------------------------------------------------------------------------------------
+
+    def _finish(self, node: Node, affine: Affine, *operands: Symbolic) -> Symbolic:
+        """Attach the range: interval arithmetic on the operands' ranges, intersected with the affine range."""
+        plain = interval.TABLE[node.op](node, *(operand.range for operand in operands))
+        low, high = affine.range(self.builder)
+        return Symbolic(affine, plain.meet(Interval(low.reshape(node.shape), high.reshape(node.shape))))
+
+    def _columns(self, matrix: Any) -> Any:
+        return with_columns(matrix, self.builder.variables)
+
+    def _add(self, node: Node, a: Symbolic, b: Symbolic) -> Symbolic:
+        ia, ib = (_broadcast_index(operand.range.low.shape, node.shape) for operand in (a, b))
+        linear = self._columns(a.affine.linear)[ia] + self._columns(b.affine.linear)[ib]
+        affine = Affine(a.affine.centre[ia] + b.affine.centre[ib], linear, a.affine.slack[ia] + b.affine.slack[ib])
+        return self._finish(node, affine, a, b)
+
+    def _scale(self, node: Node, a: Symbolic) -> Symbolic:
+        factor = node.attribute
+        affine = Affine(factor * a.affine.centre, factor * a.affine.linear, abs(factor) * a.affine.slack)
+        return self._finish(node, affine, a)
+
+    def _sum(self, node: Node, a: Symbolic) -> Symbolic:
+        shape = a.range.low.shape
+        ends = np.zeros(shape, dtype=np.intp) + np.arange(int(np.prod(node.shape))).reshape(
+            [1 if axis - len(shape) in node.attribute else size for axis, size in enumerate(shape)]
+        )
+        add = sparse.csr_matrix((np.ones(ends.size), (ends.ravel(), np.arange(ends.size))))
+        affine = Affine(add @ a.affine.centre, add @ a.affine.linear, add @ a.affine.slack)
+        return self._finish(node, affine, a)
+
+    def _gather(self, node: Node, a: Symbolic) -> Symbolic:
+        shape = a.range.low.shape
+        index = np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)[node.attribute].ravel()
+        affine = Affine(a.affine.centre[index], a.affine.linear[index], a.affine.slack[index])
+        return Symbolic(affine, a.range[node.attribute], a.variable[index], a.sign[index], a.gate[index])
+
+    # Products --------------------------------------------------------------------------------------------------------
+
+    def _contract(self, node: Node, a: Symbolic, b: Symbolic) -> Symbolic:
+        ia, ib, io = _product_index(node.attribute, a.range.low.shape, b.range.low.shape)
+        size = int(np.prod(node.shape))
+        mid_a, mid_b, rad_a, rad_b = a.middle, b.middle, a.radius, b.radius
+        live = ((mid_a != 0) | (rad_a > 0))[ia] & ((mid_b != 0) | (rad_b > 0))[ib]
+        ia, ib, io = ia[live], ib[live], io[live]
+        to_a = sparse.csr_matrix((mid_b[ib], (io, ia)), shape=(size, len(mid_a)))
+        to_b = sparse.csr_matrix((mid_a[ia], (io, ib)), shape=(size, len(mid_b)))
+        linear = to_a @ self._columns(a.affine.linear) + to_b @ self._columns(b.affine.linear)
+        constant = np.bincount(io, mid_a[ia] * mid_b[ib], minlength=size)
+        centre = to_a @ a.affine.centre + to_b @ b.affine.centre - constant
+        slack = abs(to_a) @ a.affine.slack + abs(to_b) @ b.affine.slack
+        second = rad_a[ia] * rad_b[ib]
+        if second.any():
+            # A sum of terms stays below the tolerance when each stays below its share.
+            first_order = abs(linear) @ self.builder.reach + slack
+            share = self.tolerance * first_order / np.maximum(np.bincount(io, second > 0, minlength=size), 1)
+            small = second <= share[io]
+            slack = slack + np.bincount(io, np.where(small, second, 0.0), minlength=size)
+            big = np.flatnonzero(~small)
+            if len(big):
+                q, sign = self._product_variables(a, ia[big], b, ib[big])
+                terms = sparse.csr_matrix((sign * second[big], (io[big], q)), shape=(size, self.builder.variables))
+                linear = self._columns(linear) + terms
+        return self._finish(node, Affine(centre, linear, slack), a, b)
+
+    def _product_variables(self, a: Symbolic, ia: Index, b: Symbolic, ib: Index) -> tuple[Index, Array]:
+        """Variables `q` and signs `σ` with `σ·q = e_a·e_b` for the listed pairs of elements."""
+        var_a, sign_a = self.deviation(a, ia)
+        var_b, sign_b = self.deviation(b, ib)
+        q = self.builder.add_variables(len(ia))
+        binary = self.builder.integer
+        # e = 2g − 1 for a gate g, else e is the variable itself.
+        gate_a, gate_b = binary[var_a], binary[var_b]
+        slope_a, slope_b = np.where(gate_a, 2.0, 1.0), np.where(gate_b, 2.0, 1.0)
+        shift_a, shift_b = np.where(gate_a, -1.0, 0.0), np.where(gate_b, -1.0, 0.0)
+        for s_a, s_b in ((1.0, 1.0), (-1.0, -1.0)):  # q ≥ s·e_a + s·e_b − 1
+            self._rows((q, 1.0), (var_a, -s_a * slope_a), (var_b, -s_b * slope_b), lower=s_a * shift_a + s_b * shift_b - 1, owner=q)
+        for s_a, s_b in ((1.0, -1.0), (-1.0, 1.0)):  # q ≤ s·e_a − s·e_b + 1
+            self._rows((q, 1.0), (var_a, -s_a * slope_a), (var_b, -s_b * slope_b), upper=s_a * shift_a + s_b * shift_b + 1, owner=q)
+        if self.bilinear:
+            true = ~(gate_a | gate_b)
+            self.builder.add_triples(q[true], var_a[true], var_b[true])
+        return q, sign_a * sign_b
+
+    def deviation(self, value: Symbolic, elements: Index) -> tuple[Index, Array]:
+        """Variables and signs with `element = middle + radius·sign·e`, made on demand and kept.
+
+        An element that is already a multiple of one variable uses that one; any other gets a variable `e ∈ [−1, 1]` with the
+        row `|middle + radius·e − centre − linear·v| ≤ slack`.
+        """
+        fresh = np.unique(elements[value.variable[elements] == NONE])
+        if len(fresh):
+            self._reuse_single_variables(value, fresh)
+            fresh = fresh[value.variable[fresh] == NONE]
+        if len(fresh):
+            variables = self.builder.add_variables(len(fresh))
+            radius, affine = value.radius[fresh], value.affine
+            own = sparse.csr_matrix((radius, (np.arange(len(fresh)), variables)), shape=(len(fresh), self.builder.variables))
+            offset = affine.centre[fresh] - value.middle[fresh]
+            rows = own - self._columns(affine.linear)[fresh]
+            self.builder.add_rows(rows, offset - affine.slack[fresh], offset + affine.slack[fresh], variables)
+            value.variable[fresh] = variables
+        return value.variable[elements], value.sign[elements]
+
+    def _reuse_single_variables(self, value: Symbolic, elements: Index) -> None:
+        linear = value.affine.linear
+        count = np.diff(linear.indptr)[elements]
+        single = elements[(count == 1) & (value.affine.slack[elements] == 0)]
+        if not len(single):
+            return
+        variables = linear.indices[linear.indptr[single]].astype(np.intp)
+        coefficients = linear.data[linear.indptr[single]]
+        middle = value.affine.centre[single] + coefficients * self.builder.middle[variables]
+        radius = np.abs(coefficients) * self.builder.reach[variables]
+        # Only if the range is the variable's own; else a new variable carries the tighter range.
+        same = (np.abs(middle - value.middle[single]) <= 1e-9 * radius) & (
+            np.abs(radius - value.radius[single]) <= 1e-9 * radius
+        )
+        value.variable[single[same]] = variables[same]
+        value.sign[single[same]] = np.sign(coefficients[same])
+
+    # Kinks -----------------------------------------------------------------------------------------------------------
+
+    def _gates(self, z: Symbolic, elements: Index) -> Index:
+        """Binaries `g = 1[z > 0]` of the unstable elements: `z ≤ u·g`, `z ≥ l·(1 − g)`."""
+        fresh = elements[z.gate[elements] == NONE]
+        if len(fresh):
+            e, sign = self.deviation(z, fresh)
+            g = self.builder.add_variables(len(fresh), 0.0, 1.0, integer=True)
+            low, high, middle, slope = z.low[fresh], z.high[fresh], z.middle[fresh], sign * z.radius[fresh]
+            self._rows((e, slope), (g, -high), upper=-middle, owner=g)
+            self._rows((e, slope), (g, low), lower=low - middle, owner=g)
+            z.gate[fresh] = g
+        return z.gate[elements]
+
+    def _relu(self, node: Node, z: Symbolic) -> Symbolic:
+        on, off = z.low >= 0, z.high <= 0
+        kink = np.flatnonzero(~on & ~off)
+        keep = sparse.diags(on.astype(np.float64))
+        centre, slack = np.where(on, z.affine.centre, 0.0), np.where(on, z.affine.slack, 0.0)
+        linear = sparse.csr_matrix(keep @ self._columns(z.affine.linear))
+        linear.eliminate_zeros()
+        if len(kink):
+            g = self._gates(z, kink)
+            e, sign = self.deviation(z, kink)
+            low, high, middle, slope = z.low[kink], z.high[kink], z.middle[kink], sign * z.radius[kink]
+            y = self.builder.add_variables(len(kink))  # relu = (u/2)(1 + y)
+            half = 0.5 * high
+            self._rows((y, half), (e, -slope), lower=middle - half, owner=y)
+            self._rows((y, half), (e, -slope), (g, -low), upper=middle - half - low, owner=y)
+            self._rows((y, half), (g, -high), upper=-half, owner=y)
+            centre[kink] = half
+            own = sparse.csr_matrix((half, (kink, y)), shape=(len(centre), self.builder.variables))
+            linear = self._columns(linear) + own
+        return self._finish(node, Affine(centre, linear, slack), z)
+
+    def _step(self, node: Node, z: Symbolic) -> Symbolic:
+        on, off = (z.low >= 0, z.high < 0) if node.attribute else (z.low > 0, z.high <= 0)
+        kink = np.flatnonzero(~on & ~off)
+        centre = np.where(on, 1.0, 0.0)
+        linear = sparse.csr_matrix((len(centre), self.builder.variables))
+        if len(kink):
+            g = self._gates(z, kink)
+            linear = sparse.csr_matrix((np.ones(len(kink)), (kink, g)), shape=(len(centre), self.builder.variables))
+        return self._finish(node, Affine(centre, linear, np.zeros(len(centre))), z)
+
+    def _rows(
+        self,
+        *terms: tuple[Index, Array | float],
+        owner: Index,
+        lower: Array | float = -np.inf,
+        upper: Array | float = np.inf,
+    ) -> None:
+        """One row per entry of the variable arrays: `lower ≤ Σ coefficient·variable ≤ upper`."""
+        count = len(owner)
+        rows = np.concatenate([np.arange(count)] * len(terms))
+        columns = np.concatenate([variables for variables, _ in terms])
+        data = np.concatenate([np.broadcast_to(coefficient, (count,)) for _, coefficient in terms])
+        matrix = sparse.csr_matrix((data, (rows, columns)), shape=(count, self.builder.variables))
+        self.builder.add_rows(matrix, lower, upper, owner)
+
+
+def _broadcast_index(shape: Shape, target: Shape) -> Index:
+    """Flat element numbers of an operand, broadcast to the target's shape."""
+    return np.broadcast_to(np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape), target).ravel()
+
+
+@lru_cache(maxsize=64)
+def _product_index(text: str, left: Shape, right: Shape) -> tuple[Index, Index, Index]:
+    """Flat numbers of left operand, right operand and output for every elementary product of a contraction."""
+    spec = parse_spec(text)
+    sizes = dict(zip(spec.left + spec.right, left + right, strict=True))
+    full = tuple(sizes[letter] for letter in spec.letters)
+    out = tuple(sizes[letter] for letter in spec.out)
+
+    def numbers(shape: Shape, letters: str) -> NDArray[np.intp]:
+        own = np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)
+        return np.broadcast_to(spec.align(own, letters), full).ravel()
+
+    return numbers(left, spec.left), numbers(right, spec.right), numbers(out, spec.out)

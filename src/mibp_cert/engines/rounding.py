@@ -1,0 +1,90 @@
+"""Outward rounding: floating-point results that bound the real ones, and every float64 evaluation order besides.
+
+`u = 2⁻⁵³` is the unit roundoff, `γ_n = n·u / (1 − n·u)`. Adding or multiplying `n` numbers in any order changes the
+result by at most `γ_n` times the same expression in absolute values, plus `n·2⁻¹⁰⁷⁴` for products that underflow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+UNIT = 2.0**-53
+TINY = 2.0**-1074
+
+
+def gamma(n: int) -> float:
+    """A float that is at least `γ_n`."""
+    return float(np.nextafter(n * UNIT / (1.0 - n * UNIT), np.inf))
+
+
+def add_down(a: Array, b: Array) -> Array:
+    """Largest float not above the real `a + b` (exact sums stay exact)."""
+    total, error = _two_sum(a, b)
+    return np.where(error < 0, np.nextafter(total, -np.inf), total)
+
+
+def add_up(a: Array, b: Array) -> Array:
+    """Smallest float not below the real `a + b`."""
+    total, error = _two_sum(a, b)
+    return np.where(error > 0, np.nextafter(total, np.inf), total)
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """Knuth's error-free transformation: `a + b = total + error` exactly, unless a sum overflows.
+
+    On overflow the error is set to zero and the infinite total is passed on, to be refused by whoever checks bounds.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = a + b
+        virtual = total - a
+        error = (a - (total - virtual)) + (b - virtual)
+    return total, np.where(np.isfinite(total), error, 0.0)
+
+
+def scale_down(a: Array, factor: float) -> Array:
+    """A float not above the real `factor · a`; exact for `a = 0` and for `factor = ±1`."""
+    return factor * a if abs(factor) == 1.0 else np.where(a == 0.0, 0.0, np.nextafter(factor * a, -np.inf))
+
+
+def scale_up(a: Array, factor: float) -> Array:
+    """A float not below the real `factor · a`; exact for `a = 0` and for `factor = ±1`."""
+    return -scale_down(-a, factor)
+
+
+def sum_error(magnitude: Array, n: int, underflow: Array | bool) -> Array:
+    """Bound on what `n` products and their sum lose, for terms whose absolute values sum up to `magnitude`.
+
+    Counted twice: once for the bound computed here, once for a training run whose own float64 arithmetic is to be
+    enclosed. `underflow` says where a product of nonzero factors may have underflowed; elsewhere exact zeros stay exact.
+    """
+    return 2.0 * gamma(n + 4) * magnitude + np.where(underflow, 2.0 * n * TINY, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """All tensors between `low` and `high`, element by element."""
+
+    low: Array
+    high: Array
+
+    @classmethod
+    def point(cls, value: ArrayLike) -> Interval:
+        array = np.asarray(value, dtype=np.float64)
+        return cls(array, array)
+
+    def __getitem__(self, index: object) -> Interval:
+        return Interval(self.low[index], self.high[index])  # type: ignore[index]
+
+    def meet(self, other: Interval) -> Interval:
+        return Interval(np.maximum(self.low, other.low), np.minimum(self.high, other.high))
+
+    @property
+    def sound(self) -> NDArray[np.bool_]:
+        """Where the interval is usable: finite at both ends and not inverted (NaN is neither)."""
+        ok: NDArray[np.bool_] = np.isfinite(self.low) & np.isfinite(self.high) & (self.low <= self.high)
+        return ok

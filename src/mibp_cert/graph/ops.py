@@ -1,0 +1,178 @@
+"""The primitives of a training step, and the frozen graph they form.
+
+A graph is a tuple of nodes in topological order. Each node is one tensor operation; its operands are the numbers of
+earlier nodes. Layers, losses and optimisers *write* graphs with a `GraphBuilder`; engines *interpret* them
+(`graph.interpret`). A graph holds no Python callables, so it pickles and can be sent to worker processes.
+
+Operations, with operands `a`, `b` and result `o`:
+
+| operation  | attribute        | meaning                                                          |
+|------------|------------------|------------------------------------------------------------------|
+| `input`    | name             | a tensor supplied from outside (a parameter, the data, labels)   |
+| `const`    | array            | a known tensor                                                   |
+| `add`      |                  | `o = a + b`, with NumPy broadcasting                             |
+| `scale`    | factor           | `o = factor · a`, factor a known number                          |
+| `contract` | spec             | bilinear contraction, `o = einsum(spec, a, b)`; also `a ⊙ b`     |
+| `relu`     |                  | `o = max(0, a)`                                                  |
+| `step`     | closed           | the gate `o = 1[a > 0]`, or `1[a ≥ 0]` if closed                 |
+| `sum`      | axes (negative)  | `o = Σ a` over the axes                                          |
+| `gather`   | indices          | rows `a[indices]` of the first axis                              |
+
+Axes are counted from the end, so that an engine may carry extra leading axes (many datasets at once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One tensor operation: its name, operands, shape, attribute, and the layer or loss that wrote it."""
+
+    op: str
+    operands: tuple[int, ...]
+    shape: Shape
+    attribute: Any
+    origin: str
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A frozen list of nodes with named inputs and named outputs (name → node number)."""
+
+    nodes: tuple[Node, ...]
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A two-operand einsum specification, taken apart.
+
+    Every letter is an axis. `letters` lists the output's letters first and the contracted ones after them: aligning both
+    operands to `letters` turns the contraction into a broadcast product followed by a sum over the last axes.
+    """
+
+    left: str
+    right: str
+    out: str
+
+    @property
+    def letters(self) -> str:
+        return self.out + "".join(c for c in dict.fromkeys(self.left + self.right) if c not in self.out)
+
+    @property
+    def contracted(self) -> tuple[int, ...]:
+        return tuple(range(len(self.out) - len(self.letters), 0))
+
+    def align(self, array: NDArray[Any], operand: str) -> NDArray[Any]:
+        """View of `array` (axes named by `operand`) with its axes placed and stretched along `letters`."""
+        order = sorted(range(len(operand)), key=lambda axis: self.letters.index(operand[axis]))
+        shape = [1] * len(self.letters)
+        for letter, size in zip(operand, array.shape, strict=True):
+            shape[self.letters.index(letter)] = size
+        return array.transpose(order).reshape(shape)
+
+
+@lru_cache(maxsize=256)
+def parse_spec(text: str) -> Spec:
+    """Take `"bi,oi->bo"` apart."""
+    operands, out = text.split("->")
+    left, right = operands.split(",")
+    return Spec(left, right, out)
+
+
+def frozen(array: ArrayLike) -> NDArray[np.float64]:
+    """A read-only float64 copy."""
+    copy = np.array(array, dtype=np.float64)
+    copy.setflags(write=False)
+    return copy
+
+
+class GraphBuilder:
+    """Writes a graph, one operation at a time; every method returns the number of the new node."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []
+        self._inputs: dict[str, int] = {}
+        self.origin = "graph"
+
+    def shape(self, node: int) -> Shape:
+        return self._nodes[node].shape
+
+    def _append(self, op: str, operands: tuple[int, ...], shape: Shape, attribute: Any = None) -> int:
+        self._nodes.append(Node(op, operands, shape, attribute, self.origin))
+        return len(self._nodes) - 1
+
+    def input(self, name: str, shape: Shape) -> int:
+        if name in self._inputs:
+            raise ValueError(f"the graph already has an input named {name!r}")
+        self._inputs[name] = self._append("input", (), shape, name)
+        return self._inputs[name]
+
+    def const(self, value: ArrayLike) -> int:
+        array = frozen(value)
+        return self._append("const", (), array.shape, array)
+
+    def add(self, a: int, b: int) -> int:
+        return self._append("add", (a, b), np.broadcast_shapes(self.shape(a), self.shape(b)))
+
+    def scale(self, a: int, factor: float) -> int:
+        return self._append("scale", (a,), self.shape(a), float(factor))
+
+    def subtract(self, a: int, b: int) -> int:
+        """`a − b`, written as `a + (−1)·b`."""
+        return self.add(a, self.scale(b, -1.0))
+
+    def contract(self, spec: str, a: int, b: int) -> int:
+        parsed = parse_spec(spec)
+        sizes: dict[str, int] = {}
+        for letters, node in ((parsed.left, a), (parsed.right, b)):
+            for letter, size in zip(letters, self.shape(node), strict=True):
+                if sizes.setdefault(letter, size) != size:
+                    raise ValueError(f"{spec}: axis {letter!r} has sizes {sizes[letter]} and {size}")
+        return self._append("contract", (a, b), tuple(sizes[c] for c in parsed.out), spec)
+
+    def relu(self, a: int) -> int:
+        return self._append("relu", (a,), self.shape(a))
+
+    def step(self, a: int, *, closed: bool) -> int:
+        return self._append("step", (a,), self.shape(a), closed)
+
+    def sum(self, a: int, axes: Sequence[int]) -> int:
+        rank = len(self.shape(a))
+        if not all(-rank <= axis < 0 for axis in axes):
+            raise ValueError("axes are counted from the end: use negative numbers")
+        dropped = {rank + axis for axis in axes}
+        return self._append("sum", (a,), tuple(n for i, n in enumerate(self.shape(a)) if i not in dropped), tuple(axes))
+
+    def gather(self, a: int, indices: ArrayLike) -> int:
+        rows = np.array(indices, dtype=np.intp)
+        rows.setflags(write=False)
+        return self._append("gather", (a,), (len(rows), *self.shape(a)[1:]), rows)
+
+    def finish(self, outputs: dict[str, int]) -> Graph:
+        """Freeze the graph, keeping only the nodes that some output needs (every input is kept)."""
+        needed = set(outputs.values()) | set(self._inputs.values())
+        for number in reversed(range(len(self._nodes))):
+            if number in needed:
+                needed.update(self._nodes[number].operands)
+        renumber = {old: new for new, old in enumerate(sorted(needed))}
+        nodes = tuple(
+            Node(n.op, tuple(renumber[i] for i in n.operands), n.shape, n.attribute, n.origin)
+            for n in (self._nodes[old] for old in sorted(needed))
+        )
+        return Graph(
+            nodes,
+            {name: renumber[i] for name, i in self._inputs.items()},
+            {name: renumber[i] for name, i in outputs.items()},
+        )

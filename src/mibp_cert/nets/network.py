@@ -1,0 +1,164 @@
+"""A network: a list of layers, the names and places of its parameters, and its passes in graph operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.errors import UserError
+from mibp_cert.graph import Graph, GraphBuilder
+from mibp_cert.graph.ops import Shape
+from mibp_cert.nets.layers import INITIALISATIONS, Layer, Linear, ReLU
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each named parameter lies in the flat vector `θ`."""
+
+    names: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        sizes = [int(np.prod(shape)) for shape in self.shapes]
+        return tuple(np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist())
+
+    @property
+    def size(self) -> int:
+        return self.offsets[-1]
+
+    def unflatten(self, theta: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Views of the named tensors; leading axes of `theta` are kept."""
+        return {
+            name: theta[..., start:stop].reshape(theta.shape[:-1] + shape)
+            for name, shape, start, stop in zip(
+                self.names, self.shapes, self.offsets[:-1], self.offsets[1:], strict=True
+            )
+        }
+
+    def flatten(self, tensors: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """The inverse of `unflatten`."""
+        parts = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            tensor = tensors[name]
+            parts.append(tensor.reshape((*tensor.shape[: tensor.ndim - len(shape)], -1)))
+        return np.concatenate(parts, axis=-1)
+
+    def describe(self, index: int) -> str:
+        """Human name of one entry of `θ`, such as `0.weight[3, 1]`."""
+        which = int(np.searchsorted(self.offsets, index, side="right")) - 1
+        place = np.unravel_index(index - self.offsets[which], self.shapes[which])
+        return f"{self.names[which]}[{', '.join(str(int(i)) for i in place)}]"
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers applied one after another to rows of `features` inputs; the last one returns the logits.
+
+    >>> network = Network.mlp([2, 20, 2])
+    >>> network.layout.size
+    102
+    """
+
+    layers: tuple[Layer, ...]
+    features: int
+
+    def __post_init__(self) -> None:
+        _ = self.logits
+
+    @classmethod
+    def mlp(cls, sizes: Sequence[int], *, bias: bool = True) -> Network:
+        """Fully connected network with ReLU between the layers: `[2, 20, 2]` has one hidden layer of 20."""
+        if len(sizes) < 2 or any(int(size) != size or size < 1 for size in sizes):
+            raise UserError(f"A network needs at least an input and an output size, all positive; got {list(sizes)}.")
+        layers: list[Layer] = []
+        for i, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+            layers += [ReLU()] if i else []
+            layers.append(Linear(int(fan_in), int(fan_out), bias))
+        return cls(tuple(layers), int(sizes[0]))
+
+    @property
+    def logits(self) -> int:
+        features = self.features
+        for layer in self.layers:
+            features = layer.output_features(features)
+        return features
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of features at the input and after each layer with parameters, for example `[2, 20, 2]`."""
+        features, sizes = self.features, [self.features]
+        for layer in self.layers:
+            features = layer.output_features(features)
+            if layer.parameter_shapes():
+                sizes.append(features)
+        return sizes
+
+    @cached_property
+    def layout(self) -> Layout:
+        named = [(f"{i}.{n}", s) for i, layer in enumerate(self.layers) for n, s in layer.parameter_shapes().items()]
+        return Layout(tuple(name for name, _ in named), tuple(shape for _, shape in named))
+
+    def initialise(self, seed: int, scheme: str = "torch") -> Vector:
+        """Initial parameters `θ₀`, flat; the same seed gives the same bits."""
+        if scheme not in INITIALISATIONS:
+            raise UserError(f"There is no initialisation called {scheme!r}; choose one of {', '.join(INITIALISATIONS)}.")
+        rng = np.random.default_rng(seed)
+        tensors = {
+            f"{i}.{name}": value
+            for i, layer in enumerate(self.layers)
+            for name, value in layer.initialise(rng, scheme).items()
+        }
+        return np.asarray(self.layout.flatten(tensors), dtype=np.float64)
+
+    def _local(self, index: int, parameters: Mapping[str, int]) -> dict[str, int]:
+        return {name: parameters[f"{index}.{name}"] for name in self.layers[index].parameter_shapes()}
+
+    def forward(self, g: GraphBuilder, parameters: Mapping[str, int], x: int) -> tuple[int, list[tuple[int, ...]]]:
+        """Write the forward pass; returns the logits and one tape per layer."""
+        tapes = []
+        for i, layer in enumerate(self.layers):
+            g.origin = f"layer {i} ({type(layer).__name__})"
+            x, tape = layer.forward(g, self._local(i, parameters), x)
+            tapes.append(tape)
+        return x, tapes
+
+    def backward(
+        self, g: GraphBuilder, parameters: Mapping[str, int], tapes: list[tuple[int, ...]], upstream: int
+    ) -> dict[str, int]:
+        """Write the backward pass; returns the gradient node of every parameter."""
+        gradients: dict[str, int] = {}
+        for i in reversed(range(len(self.layers))):
+            g.origin = f"layer {i} ({type(self.layers[i]).__name__}), backward"
+            upstream, local = self.layers[i].backward(g, self._local(i, parameters), tapes[i], upstream)
+            gradients.update({f"{i}.{name}": node for name, node in local.items()})
+        return gradients
+
+    def parameter_inputs(self, g: GraphBuilder) -> dict[str, int]:
+        """Declare every parameter as a graph input."""
+        return {n: g.input(n, s) for n, s in zip(self.layout.names, self.layout.shapes, strict=True)}
+
+    def forward_graph(self, rows: int) -> Graph:
+        """Graph from the parameters and `x` (rows × features) to the output `logits`."""
+        g = GraphBuilder()
+        parameters = self.parameter_inputs(g)
+        logits, _ = self.forward(g, parameters, g.input("x", (rows, self.features)))
+        return g.finish({"logits": logits})
+
+    def margin_graph(self, rows: int, first: NDArray[np.float64]) -> Graph:
+        """Graph from the parameters and `x` to `margins = logits · firstᵀ`, one column per row of `first` (pairs × logits).
+
+        A row `e_u − e_v` of `first` gives `o_u − o_v` as one expression.
+        """
+        g = GraphBuilder()
+        parameters = self.parameter_inputs(g)
+        logits, _ = self.forward(g, parameters, g.input("x", (rows, self.features)))
+        g.origin = "margins"
+        return g.finish({"margins": g.contract("bc,pc->bp", logits, g.const(first))})

@@ -1,0 +1,38 @@
+"""Solver-neutral programs, the adapters that solve them, and the worker processes they run in."""
+
+from mibp_cert.errors import SolverUnavailable
+from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, failed
+from mibp_cert.solvers.gurobi import Gurobi
+from mibp_cert.solvers.highs import Highs
+from mibp_cert.solvers.pool import WorkerPool, split
+from mibp_cert.solvers.program import Affine, Program, ProgramBuilder
+from mibp_cert.solvers.scip import Scip
+
+SOLVERS: dict[str, type[Solver]] = {"scip": Scip, "highs": Highs, "gurobi": Gurobi}
+
+
+def solver_named(name: str) -> Solver:
+    """The adapter called `name`, checked to be usable here."""
+    if name not in SOLVERS:
+        raise SolverUnavailable(f"There is no solver called {name!r}; choose one of {', '.join(SOLVERS)}.")
+    solver = SOLVERS[name]()
+    solver.check_available()
+    return solver
+
+
+__all__ = [
+    "SOLVERS",
+    "Affine",
+    "Bound",
+    "Capability",
+    "Limits",
+    "Objective",
+    "Program",
+    "ProgramBuilder",
+    "Solver",
+    "Status",
+    "WorkerPool",
+    "failed",
+    "solver_named",
+    "split",
+]

@@ -1,0 +1,84 @@
+"""What a solver adapter offers, and what it returns."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.solvers.program import Program
+
+Array = NDArray[np.float64]
+
+
+class Capability(Enum):
+    """What a solver can handle beyond linear programs."""
+
+    INTEGER = "integer variables"
+    BILINEAR = "bilinear terms"
+
+
+class Status(Enum):
+    """How a solve ended; whatever it was, `proven` is a valid bound."""
+
+    OPTIMAL = "solved to the gap asked for"
+    LIMIT = "stopped at a node or time limit; the proven bound is looser but sound"
+    INFEASIBLE = "the solver found no feasible point, which cannot be; the bound of the pre-analysis is kept"
+    FAILED = "the solver failed or its process died; the bound of the pre-analysis is kept"
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """`maximise` or minimise `coefficients · v` over the variables of a program."""
+
+    coefficients: Array
+    maximise: bool
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Per program: wall-clock seconds, branch-and-bound nodes, and the absolute gap at which to stop."""
+
+    seconds: float = math.inf
+    nodes: int | None = None
+    gap: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """`proven` bounds the optimum from outside (−∞/+∞ if nothing is proven); `incumbent` is a value found, or None."""
+
+    proven: float
+    incumbent: float | None
+    solution: Array | None
+    status: Status
+    nodes: int
+    seconds: float
+
+
+class Solver(ABC):
+    """An adapter. `solve` returns one `Bound` per objective, in order, over the same feasible set."""
+
+    name: str
+    capabilities: frozenset[Capability]
+
+    @abstractmethod
+    def check_available(self) -> None:
+        """Raise `SolverUnavailable` with a way out if the solver cannot be used here."""
+
+    @abstractmethod
+    def solve(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
+        """Bound each objective over the program."""
+
+    def supports(self, capability: Capability) -> bool:
+        return capability in self.capabilities
+
+
+def failed(objective: Objective, status: Status, seconds: float, nodes: int = 0) -> Bound:
+    """The bound that claims nothing."""
+    return Bound(math.inf if objective.maximise else -math.inf, None, None, status, nodes, seconds)

@@ -1,0 +1,221 @@
+"""A solver-neutral mixed-integer bilinear program.
+
+Variables `v` with bounds, some of them integer, and
+
+    row_lower ≤ A v ≤ row_upper          (sparse linear rows)
+    v[q] = v[a] · v[b]                   (bilinear triples)
+
+Every row and every triple has an *owner*: the variable that it defines (a relu's output, a gate, a product). An objective
+needs a row only if it needs the row's owner, so `cut` walks from the objective's variables to the rows they own, to the
+variables in those rows, and so on. A row with owner −1 (a constraint of the data) is kept as soon as one of its variables
+is. Dropping rows can only enlarge the feasible set; since a definition can always be satisfied, it does not even do that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+FREE = -1
+"""Owner of a row that defines no variable."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """See the module's text; arrays only, so that it pickles and can be sent to workers."""
+
+    lower: Array
+    upper: Array
+    integer: NDArray[np.bool_]
+    matrix: Any
+    row_lower: Array
+    row_upper: Array
+    owner: Index
+    triples: Index
+    """k × 3 variable numbers (q, a, b)."""
+
+    @property
+    def variables(self) -> int:
+        return len(self.lower)
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_lower)
+
+    @cached_property
+    def _by_owner(self) -> tuple[Index, Index]:
+        """Rows sorted by owner, and where each owner's rows start (owner `o` at position `o + 1`)."""
+        order = np.argsort(self.owner, kind="stable").astype(np.intp)
+        starts = np.searchsorted(self.owner[order], np.arange(FREE, self.variables + 1)).astype(np.intp)
+        return order, starts
+
+    @cached_property
+    def _free_rows(self) -> Index:
+        return np.flatnonzero(self.owner == FREE).astype(np.intp)
+
+    def cut(self, needed: Index) -> tuple[Program, Index]:
+        """The part that the variables `needed` can reach, and the numbers of its variables in this program."""
+        order, starts = self._by_owner
+        reached = np.zeros(self.variables, dtype=bool)
+        taken = np.zeros(self.rows, dtype=bool)
+        triple_of = {int(q): (int(a), int(b)) for q, a, b in self.triples}
+        frontier = np.unique(needed)
+        while len(frontier):
+            reached[frontier] = True
+            counts = starts[frontier + 2] - starts[frontier + 1]
+            new_rows = order[_ranges(starts[frontier + 1], counts)]
+            if len(self._free_rows):
+                touching = self.matrix[self._free_rows][:, reached].getnnz(axis=1) > 0
+                free = self._free_rows[touching]
+                new_rows = np.concatenate([new_rows, free[~taken[free]]])
+            taken[new_rows] = True
+            pointer = self.matrix.indptr
+            touched = self.matrix.indices[_ranges(pointer[new_rows], pointer[new_rows + 1] - pointer[new_rows])]
+            pairs = [v for q in frontier.tolist() if q in triple_of for v in triple_of[q]] if triple_of else []
+            frontier = np.unique(np.concatenate([touched, np.array(pairs, dtype=np.intp)]).astype(np.intp))
+            frontier = frontier[~reached[frontier]]
+        return self._restrict(np.flatnonzero(reached).astype(np.intp), np.flatnonzero(taken).astype(np.intp))
+
+    def _restrict(self, variables: Index, rows: Index) -> tuple[Program, Index]:
+        renumber = np.full(self.variables + 1, FREE, dtype=np.intp)
+        renumber[variables] = np.arange(len(variables))
+        kept = self.triples[renumber[self.triples[:, 0]] != FREE] if len(self.triples) else self.triples
+        part = Program(
+            self.lower[variables],
+            self.upper[variables],
+            self.integer[variables],
+            self.matrix[rows][:, variables],
+            self.row_lower[rows],
+            self.row_upper[rows],
+            renumber[self.owner[rows]],
+            renumber[kept].reshape(-1, 3),
+        )
+        return part, variables
+
+    def relax_triples(self) -> Program:
+        """Drop the bilinear triples (their McCormick rows are linear rows already)."""
+        return replace(self, triples=np.zeros((0, 3), dtype=np.intp))
+
+
+def _ranges(starts: Index, counts: Index) -> Index:
+    """Concatenation of `start, start + 1, …` (count entries each), without a loop."""
+    total = int(counts.sum())
+    offsets = np.repeat(starts - np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp), counts)
+    return (offsets + np.arange(total)).astype(np.intp)
+
+
+class ProgramBuilder:
+    """Collects variables and rows; `finish` freezes them into a `Program`."""
+
+    def __init__(self) -> None:
+        self._lower: list[Array] = []
+        self._upper: list[Array] = []
+        self._integer: list[NDArray[np.bool_]] = []
+        self._matrices: list[Any] = []
+        self._row_lower: list[Array] = []
+        self._row_upper: list[Array] = []
+        self._owner: list[Index] = []
+        self._triples: list[Index] = []
+        self.variables = 0
+
+    def add_variables(self, count: int, lower: float = -1.0, upper: float = 1.0, *, integer: bool = False) -> Index:
+        """Declare `count` variables and return their numbers; deviations live in [−1, 1], gates in {0, 1}."""
+        self._lower.append(np.full(count, lower))
+        self._upper.append(np.full(count, upper))
+        self._integer.append(np.full(count, integer))
+        self.variables += count
+        return np.arange(self.variables - count, self.variables, dtype=np.intp)
+
+    @property
+    def middle(self) -> Array:
+        """Midpoint of every variable's bounds."""
+        return 0.5 * (np.concatenate(self._lower) + np.concatenate(self._upper)) if self._lower else np.zeros(0)
+
+    @property
+    def reach(self) -> Array:
+        """Half the width of every variable's bounds."""
+        return 0.5 * (np.concatenate(self._upper) - np.concatenate(self._lower)) if self._lower else np.zeros(0)
+
+    @property
+    def integer(self) -> NDArray[np.bool_]:
+        return np.concatenate(self._integer) if self._integer else np.zeros(0, dtype=bool)
+
+    def add_rows(self, matrix: Any, lower: ArrayLike, upper: ArrayLike, owner: ArrayLike) -> None:
+        """Add rows `lower ≤ matrix·v ≤ upper`, each scaled by its largest coefficient.
+
+        The scaling makes a solver's absolute feasibility tolerance relative to what the row is about.
+        """
+        matrix = sparse.csr_matrix(matrix)
+        count = matrix.shape[0]
+        if count == 0:
+            return
+        largest = np.asarray(abs(matrix).max(axis=1).todense()).ravel() if matrix.nnz else np.zeros(count)
+        factor = 1.0 / np.where(largest > 0, largest, 1.0)
+        self._matrices.append(sparse.diags(factor) @ matrix)
+        self._row_lower.append(np.broadcast_to(np.asarray(lower, dtype=np.float64), (count,)) * factor)
+        self._row_upper.append(np.broadcast_to(np.asarray(upper, dtype=np.float64), (count,)) * factor)
+        self._owner.append(np.broadcast_to(np.asarray(owner, dtype=np.intp), (count,)))
+
+    def add_triples(self, q: Index, a: Index, b: Index) -> None:
+        """Declare `v[q] = v[a] · v[b]`."""
+        self._triples.append(np.stack([q, a, b], axis=1).astype(np.intp))
+
+    def finish(self) -> Program:
+        matrices = [with_columns(matrix, self.variables) for matrix in self._matrices]
+        empty = np.zeros(0)
+        return Program(
+            np.concatenate([empty, *self._lower]),
+            np.concatenate([empty, *self._upper]),
+            self.integer,
+            sparse.vstack(matrices, format="csr") if matrices else sparse.csr_matrix((0, self.variables)),
+            np.concatenate([empty, *self._row_lower]),
+            np.concatenate([empty, *self._row_upper]),
+            np.concatenate([empty, *self._owner]).astype(np.intp),
+            np.concatenate([np.zeros((0, 3)), *self._triples]).astype(np.intp),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """Flat expressions `centre + linear·v ± slack` over the variables of a program (linear: elements × variables, sparse)."""
+
+    centre: Array
+    linear: Any
+    slack: Array
+
+    @classmethod
+    def constant(cls, value: Array) -> Affine:
+        return cls(value, sparse.csr_matrix((len(value), 0)), np.zeros(len(value)))
+
+    @classmethod
+    def box(cls, builder: ProgramBuilder, low: Array, high: Array) -> Affine:
+        """Deviation form `centre + radius·e` with one new variable `e ∈ [−1, 1]` for every element with `low < high`."""
+        centre = 0.5 * (low + high)
+        # Rounded up, so that centre ± radius covers both ends.
+        radius = np.nextafter(np.maximum(high - centre, centre - low), np.inf)
+        moving = np.flatnonzero(high > low)
+        variables = builder.add_variables(len(moving))
+        linear = sparse.csr_matrix((radius[moving], (moving, variables)), shape=(len(low), builder.variables))
+        return cls(centre, linear, np.zeros(len(low)))
+
+    def range(self, builder: ProgramBuilder) -> tuple[Array, Array]:
+        """Bounds from the variables' bounds alone, padded for the rounding of this very sum."""
+        linear = with_columns(self.linear, builder.variables)
+        middle = self.centre + linear @ builder.middle
+        reach = abs(linear) @ builder.reach + self.slack
+        reach = reach + 1e-13 * (np.abs(self.centre) + abs(linear) @ np.abs(builder.middle) + reach)
+        return middle - reach, middle + reach
+
+
+def with_columns(matrix: Any, columns: int) -> Any:
+    """The same sparse rows with `columns` columns (new ones are empty)."""
+    if matrix.shape[1] == columns:
+        return matrix
+    return sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], columns))

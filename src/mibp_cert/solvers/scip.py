@@ -1,0 +1,98 @@
+"""SCIP, through PySCIPOpt: mixed-integer programs and native bilinear constraints (spatial branch and bound)."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mibp_cert.errors import SolverUnavailable
+from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, failed
+from mibp_cert.solvers.program import Program
+
+_SOLVED = {"optimal", "gaplimit"}
+_STOPPED = {"timelimit", "nodelimit", "totalnodelimit", "stallnodelimit", "memlimit", "userinterrupt", "bestsollimit"}
+
+
+class Scip(Solver):
+    """The default solver. Runs only in worker processes: some versions abort the interpreter on bilinear models."""
+
+    name = "scip"
+    capabilities = frozenset({Capability.INTEGER, Capability.BILINEAR})
+
+    def check_available(self) -> None:
+        if importlib.util.find_spec("pyscipopt") is None:
+            raise SolverUnavailable("SCIP is not installed; run 'pip install pyscipopt' or choose --solver highs.")
+
+    def solve(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
+        model, variables = _build(program)
+        bounds = []
+        for objective in objectives:
+            bounds.append(_bound(model, variables, objective, limits))
+            model.freeTransform()
+        return bounds
+
+
+def _build(program: Program) -> tuple[Any, list[Any]]:
+    from pyscipopt import Model, quicksum
+    from pyscipopt.scip import Expr, Term
+
+    model = Model()
+    model.hideOutput()
+    # Ctrl-C belongs to the main process; METIS inside the NLP heuristics is what aborts the interpreter.
+    model.setParam("misc/catchctrlc", False)
+    model.setParam("randomization/randomseedshift", 0)
+    model.setParam("parallel/maxnthreads", 1)
+    for heuristic in ("subnlp", "multistart", "mpec", "nlpdiving"):
+        model.setParam(f"heuristics/{heuristic}/freq", -1)
+    kind = np.where(program.integer, "B", "C")
+    variables = [
+        model.addVar(vtype=k, lb=low, ub=high)
+        for k, low, high in zip(kind.tolist(), program.lower.tolist(), program.upper.tolist(), strict=True)
+    ]
+    terms = [Term(v) for v in variables]
+    pointer, columns, data = (a.tolist() for a in (program.matrix.indptr, program.matrix.indices, program.matrix.data))
+    for row, (low, high) in enumerate(zip(program.row_lower.tolist(), program.row_upper.tolist(), strict=True)):
+        span = slice(pointer[row], pointer[row + 1])
+        expression = Expr({terms[c]: d for c, d in zip(columns[span], data[span], strict=True)})
+        if low == high:
+            model.addCons(expression == low)
+        elif low == -math.inf:
+            model.addCons(expression <= high)
+        elif high == math.inf:
+            model.addCons(expression >= low)
+        else:
+            model.addCons((low <= expression) <= high)
+    for q, a, b in program.triples.tolist():
+        model.addCons(quicksum([variables[a] * variables[b], -variables[q]]) == 0)
+    return model, variables
+
+
+def _bound(model: Any, variables: list[Any], objective: Objective, limits: Limits) -> Bound:
+    from pyscipopt.scip import Expr, Term
+
+    expression = Expr({Term(variables[i]): float(objective.coefficients[i]) for i in np.flatnonzero(objective.coefficients)})
+    model.setObjective(expression, "maximize" if objective.maximise else "minimize")
+    model.setParam("limits/time", min(limits.seconds, 1e20))
+    model.setParam("limits/nodes", -1 if limits.nodes is None else limits.nodes)
+    model.setParam("limits/absgap", limits.gap)
+    start = time.perf_counter()
+    model.optimize()
+    seconds = time.perf_counter() - start
+    status, nodes = model.getStatus(), int(model.getNTotalNodes())
+    if status not in _SOLVED | _STOPPED:
+        return failed(objective, Status.INFEASIBLE if status == "infeasible" else Status.FAILED, seconds, nodes)
+    proven = model.getDualbound()
+    incumbent, solution = None, None
+    if model.getNSols() > 0:
+        best = model.getBestSol()
+        incumbent = float(model.getSolObjVal(best))
+        solution = np.array([best[v] for v in variables])
+    infinite = not math.isfinite(proven) or model.isInfinity(abs(proven))
+    if infinite:
+        proven = math.inf if objective.maximise else -math.inf
+    return Bound(proven, incumbent, solution, Status.OPTIMAL if status in _SOLVED else Status.LIMIT, nodes, seconds)

@@ -1,0 +1,127 @@
+"""What a threat must offer.
+
+A `Threat` is a description ("every cell may be off by 0.01"). Bound to clean data it becomes a `ThreatSet`, the set `𝒟` of
+datasets `(X', Y')` that may have been used, seen in five ways that the tests hold against each other:
+
+- `hull()`: bounds of every cell and every label entry;
+- `noise()`: the data as an affine image of blocks of symbols that are known by their support function;
+- `worst(g_x, g_y)`: the member that minimises `⟨g_x, X'⟩ + ⟨g_y, Y'⟩`;
+- `constraints(builder, rows)`: cells as affine expressions of program variables, with the exact constraints among them;
+- `sample(rng, n)`: members, extreme points among them.
+
+`contains` decides membership. Samples and worst cases are members, members lie in the hull and satisfy the constraints, and
+supports are attained.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.data import Dataset
+from mibp_cert.solvers.program import Affine, ProgramBuilder
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Hull:
+    """Bounds of the features (n × d) and of the one-hot labels (n × classes)."""
+
+    x_low: Array
+    x_high: Array
+    y_low: Array
+    y_high: Array
+
+
+class Block(ABC):
+    """A set of symbols `ε`, known only by its support function."""
+
+    symbols: NDArray[np.intp]
+    """Numbers of the block's symbols."""
+
+    @abstractmethod
+    def support(self, g: Array) -> tuple[Array, Array]:
+        """Lower and upper end of `g·ε` over the block, for coefficients `g` (… × symbols of the block)."""
+
+    @abstractmethod
+    def minimiser(self, g: Array) -> Array:
+        """A member of the block at which `g·ε` is smallest, for one coefficient vector `g`."""
+
+
+@dataclass(frozen=True, eq=False)
+class BoxBlock(Block):
+    """`|ε_j| ≤ 1`; the range of `g·ε` is `±Σ|g_j|`, attained at `ε = ∓sign(g)`."""
+
+    symbols: NDArray[np.intp]
+
+    def support(self, g: Array) -> tuple[Array, Array]:
+        reach = np.abs(g).sum(axis=-1)
+        return -reach, reach
+
+    def minimiser(self, g: Array) -> Array:
+        return np.where(g >= 0, -1.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """`vec(X') = vec(x_centre) + x_linear·ε` and `vec(Y') = vec(y_centre) + y_linear·ε`, `ε` in the product of the blocks.
+
+    The linear parts are sparse matrices (cells × symbols); rows are in C order.
+    """
+
+    x_centre: Array
+    y_centre: Array
+    x_linear: Any
+    y_linear: Any
+    blocks: tuple[Block, ...]
+
+    @property
+    def symbols(self) -> int:
+        return int(self.x_linear.shape[1])
+
+
+class ThreatSet(ABC):
+    """The set `𝒟`: a threat bound to clean data."""
+
+    clean: Dataset
+
+    @abstractmethod
+    def hull(self) -> Hull:
+        """Bounds of every cell and label entry."""
+
+    @abstractmethod
+    def noise(self) -> Noise:
+        """The data as an affine image of symbol blocks; encloses `𝒟`."""
+
+    @abstractmethod
+    def worst(self, g_x: Array, g_y: Array) -> tuple[Array, Array]:
+        """A member that minimises `⟨g_x, X'⟩ + ⟨g_y, Y'⟩`."""
+
+    @abstractmethod
+    def constraints(self, builder: ProgramBuilder, rows: NDArray[np.intp]) -> tuple[Affine, Affine]:
+        """Declare the data of `rows` in a program; returns features and labels over the builder's variables."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, n: int) -> list[tuple[Array, Array]]:
+        """`n` members `(X', Y')`; extreme points are among them."""
+
+    @abstractmethod
+    def contains(self, x: Array, y: Array) -> bool:
+        """Is `(X', Y')` a member? Decided exactly, not within a tolerance."""
+
+
+class Threat(ABC):
+    """A description of what may be wrong with the data."""
+
+    @abstractmethod
+    def bind(self, clean: Dataset) -> ThreatSet:
+        """The set of datasets around `clean`; raises `UserError` if the description does not fit the data."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """The description as plain data, with at least `kind`."""
