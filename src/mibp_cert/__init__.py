@@ -1,0 +1,38 @@
+"""MIBP-Cert: proven bounds on what wrong training data can do to a neural network.
+
+>>> import mibp_cert as mc
+>>> run = mc.certify_training(
+...     mc.Network.mlp([2, 4, 2]), mc.two_moons(0), mc.LInf(0.01), mc.Training(epochs=2), engine="interval"
+... )
+>>> run.bounds.contains(run.theta)
+True
+"""
+
+from mibp_cert.certify import CertifiedRun, Predictions, Training, certify_training
+from mibp_cert.data import Dataset, Split, two_moons
+from mibp_cert.engines.base import Box
+from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.errors import MibpCertError, SolverUnavailable, SoundnessError, UserError
+from mibp_cert.nets import Linear, Network, ReLU
+from mibp_cert.threats import LInf, Threat
+
+__all__ = [
+    "Box",
+    "CertifiedRun",
+    "Dataset",
+    "LInf",
+    "Linear",
+    "MibpCertError",
+    "Network",
+    "Predictions",
+    "ReLU",
+    "SolverSettings",
+    "SolverUnavailable",
+    "SoundnessError",
+    "Split",
+    "Threat",
+    "Training",
+    "UserError",
+    "certify_training",
+    "two_moons",
+]

@@ -1,0 +1,1 @@
+"""Engines: interpretations of a training step, from one parameter set to the next."""

@@ -76,7 +76,7 @@ class StepReport:
     unstable_gates: int = 0
     unstable_relus: int = 0
     gap: Array = field(default_factory=lambda: np.zeros(0))
-    """Honest gap of every bound (2m values: lower ends, then upper ends), relative to the parameter's radius."""
+    """Honest gap of every bound (2 × m: lower ends, upper ends), relative to the parameter's radius."""
     details: dict[str, Any] = field(default_factory=dict)
 
 

@@ -50,6 +50,8 @@ class End:
     inner: float | None
     status: Status
     nodes: int
+    usable: bool
+    """Whether the solver (or the closed form) proved anything; else `outer` is the pre-analysis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,8 @@ class Task:
     """Per node with unstable elements: their binaries (−1 elsewhere) and the radii of the node's range."""
     settings: SolverSettings
     deadline: float
+    both: bool = True
+    """Bound both ends, or the lower one only."""
 
     @classmethod
     def encode(
@@ -75,6 +79,7 @@ class Task:
         encoder: Encoder,
         settings: SolverSettings,
         deadline: float,
+        both: bool = True,
     ) -> tuple[Task, list[Symbolic]]:
         """Encode a graph whose inputs `declare` introduces; outputs are laid end to end in the graph's order."""
         inputs = declare(encoder)
@@ -88,20 +93,17 @@ class Task:
         )
         low, high = np.concatenate([o.low for o in outputs]), np.concatenate([o.high for o in outputs])
         gates = {n: (value.gate, value.radius) for n, value in enumerate(values) if (value.gate >= 0).any()}
-        return cls(graph, encoder.builder.finish(), inputs, output, low, high, gates, settings, deadline), values
+        return cls(graph, encoder.builder.finish(), inputs, output, low, high, gates, settings, deadline, both), values
 
 
-def bound_outputs(
-    pool: WorkerPool, task: Task, elements: Index, progress: Callable[[int], None]
-) -> Iterator[tuple[int, tuple[End, End]]]:
+def bound_outputs(pool: WorkerPool, task: Task, elements: Index) -> Iterator[tuple[int, tuple[End, End]]]:
     """Lower and upper end of the listed outputs, in order of completion."""
     # Small groups balance the load; the program travels once per group.
     groups = split(elements.tolist(), max(1, math.ceil(len(elements) / 4)))
     for element, ends in pool.map(_bound_group, task, groups):
-        progress(2)
         if ends is None:
             low, high = float(task.low[element]), float(task.high[element])
-            ends = End(low, None, Status.FAILED, 0), End(high, None, Status.FAILED, 0)
+            ends = End(low, None, Status.FAILED, 0, False), End(high, None, Status.FAILED, 0, False)
         yield element, ends
 
 
@@ -118,10 +120,11 @@ def _bound_element(task: Task, element: int) -> tuple[End, End]:
     coefficients[variables] = values
     coefficients = coefficients[numbers]
     scale = float(np.abs(coefficients).sum())
-    if scale == 0.0 or not math.isfinite(scale):
-        ends = (float(task.low[element]), float(task.high[element]))
-        return End(ends[0], ends[0], Status.OPTIMAL, 0), End(ends[1], ends[1], Status.OPTIMAL, 0)
-    objectives = [Objective(coefficients / scale, maximise) for maximise in (False, True)]
+    if not math.isfinite(scale):
+        low, high = float(task.low[element]), float(task.high[element])
+        return End(low, None, Status.FAILED, 0, False), End(high, None, Status.FAILED, 0, False)
+    scale = scale or 1.0  # an output that depends on nothing is its own bound
+    objectives = [Objective(coefficients / scale, maximise) for maximise in ((False, True) if task.both else (False,))]
     bounds = _solve(task, program, objectives)
     base, slack = float(task.output.centre[element]), float(task.output.slack[element])
     slack += TOLERANCE * scale + 1e-12 * (abs(base) + scale)
@@ -133,8 +136,8 @@ def _bound_element(task: Task, element: int) -> tuple[End, End]:
         inner = None
         if bound.solution is not None:
             inner = _true_value(task, element, numbers, bound.solution, objective.maximise, outer)
-        ends.append(End(outer, inner, bound.status, bound.nodes))
-    return ends[0], ends[1]
+        ends.append(End(outer, inner, bound.status, bound.nodes, math.isfinite(bound.proven)))
+    return ends[0], ends[1] if task.both else End(float(task.high[element]), None, Status.OPTIMAL, 0, True)
 
 
 def _solve(task: Task, program: Program, objectives: list[Objective]) -> list[Bound]:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mibp_cert.engines.base import Box, Engine, StepReport
 from mibp_cert.engines.encode import Encoder, Symbolic
-from mibp_cert.engines.exact import SolverSettings, Task, bound_outputs
+from mibp_cert.engines.exact import End, SolverSettings, Task, bound_outputs
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Step
-from mibp_cert.solvers import Capability, Status, WorkerPool, solver_named
+from mibp_cert.solvers import Capability, WorkerPool, solver_named
 from mibp_cert.threats import ThreatSet
 
 log = logging.getLogger(__name__)
@@ -64,9 +66,11 @@ class MibpEngine(Engine):
         def declare(encoder: Encoder) -> dict[str, Symbolic]:
             return declare_training(encoder, box, step, threat)
 
-        lower, upper, report = bound_graph(step.graph, declare, self._treatments, self.settings, self.pool, self.progress)
+        found, report = bound_graph(
+            step.graph, declare, self._treatments, self.settings, self.pool, progress=self.progress
+        )
         report.seconds = time.perf_counter() - start
-        return Box(lower, upper), report
+        return Box(found.lower, found.upper), report
 
 
 def declare_training(encoder: Encoder, box: Box, step: Step, threat: ThreatSet) -> dict[str, Symbolic]:
@@ -79,55 +83,83 @@ def declare_training(encoder: Encoder, box: Box, step: Step, threat: ThreatSet) 
     return inputs
 
 
+@dataclass(eq=False)
+class Brackets:
+    """What is known of each output: proven bounds from outside, true values reached inside, and how it was come by."""
+
+    lower: Array
+    upper: Array
+    inner_low: Array
+    inner_high: Array
+    proven: NDArray[np.bool_]
+    """2 × outputs: whether a solver (or the closed form) contributed to the lower and to the upper end."""
+
+    @classmethod
+    def around(cls, low: Array, high: Array) -> Brackets:
+        n = len(low)
+        return cls(low.copy(), high.copy(), np.full(n, np.inf), np.full(n, -np.inf), np.zeros((2, n), dtype=bool))
+
+    def take(self, element: int, ends: tuple[End, End]) -> None:
+        low, high = ends
+        self.lower[element] = max(self.lower[element], low.outer)
+        self.upper[element] = min(self.upper[element], high.outer)
+        if low.inner is not None:
+            self.inner_low[element] = min(self.inner_low[element], low.inner)
+        if high.inner is not None:
+            self.inner_high[element] = max(self.inner_high[element], high.inner)
+        for side, end in enumerate(ends):
+            self.proven[side, element] |= end.usable
+
+    def gap(self, floor: float) -> Array:
+        """`outer − inner` relative to the radius (2 × outputs); infinite where no true value was reached."""
+        radius = np.maximum(0.5 * (self.upper - self.lower), floor)
+        return np.stack([self.inner_low - self.lower, self.upper - self.inner_high]) / radius
+
+
 def bound_graph(
     graph: Graph,
     declare: Callable[[Encoder], dict[str, Symbolic]],
     ladder: list[tuple[float, bool]],
     settings: SolverSettings,
     pool: WorkerPool,
-    progress: Progress,
-) -> tuple[Array, Array, StepReport]:
-    """Lower and upper bounds of all outputs of a graph (laid end to end), refined treatment by treatment."""
+    *,
+    elements: NDArray[np.intp] | None = None,
+    is_open: Callable[[Brackets], NDArray[np.bool_]] | None = None,
+    both: bool = True,
+    progress: Progress = lambda done, total: None,
+) -> tuple[Brackets, StepReport]:
+    """Bounds of the outputs of a graph (laid end to end), refined treatment by treatment.
+
+    `elements`: which outputs to solve for (default all); `is_open`: which of them deserve a finer treatment (default: honest gap
+    above the one asked for); `both`: also the upper ends.
+    """
     deadline = time.time() + settings.seconds_per_step
     report = StepReport()
-    lower = upper = inner_low = inner_high = np.zeros(0)
-    open_elements = np.zeros(0, dtype=np.intp)
-    for level, (tolerance, bilinear) in enumerate(ladder):
+    brackets: Brackets | None = None
+    for tolerance, bilinear in ladder:
         encoder = Encoder(tolerance, bilinear=bilinear)
-        task, values = Task.encode(graph, declare, encoder, settings, deadline)
-        if level == 0:
-            lower, upper = task.low.copy(), task.high.copy()
-            inner_low, inner_high = np.full(len(lower), np.inf), np.full(len(lower), -np.inf)
-            open_elements = np.arange(len(lower), dtype=np.intp)
+        task, values = Task.encode(graph, declare, encoder, settings, deadline, both)
+        if brackets is None:
+            brackets = Brackets.around(task.low, task.high)
+            elements = np.arange(len(task.low), dtype=np.intp) if elements is None else elements
+            asked = elements
             _count_unstable(graph, values, report)
-            proven = np.zeros((2, len(lower)), dtype=bool)
-        lower, upper = np.maximum(lower, task.low), np.minimum(upper, task.high)
-        done, total = 0, 2 * len(open_elements)
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            progress(done, total)  # noqa: B023
-
-        for element, (low_end, high_end) in bound_outputs(pool, task, open_elements, advance):
-            lower[element], upper[element] = max(lower[element], low_end.outer), min(upper[element], high_end.outer)
-            for side, end in enumerate((low_end, high_end)):
-                report.programs += 1
-                report.nodes += end.nodes
-                proven[side, element] |= np.isfinite(end.outer) and end.status in (Status.OPTIMAL, Status.LIMIT)
-            if low_end.inner is not None:
-                inner_low[element] = min(inner_low[element], low_end.inner)
-            if high_end.inner is not None:
-                inner_high[element] = max(inner_high[element], high_end.inner)
-        radius = np.maximum(0.5 * (upper - lower), settings.floor)
-        report.gap = np.concatenate([inner_low - lower, upper - inner_high]) / np.concatenate([radius, radius])
-        worst = report.gap.reshape(2, -1).max(axis=0)
-        open_elements = np.flatnonzero(~(worst <= settings.gap)).astype(np.intp)
-        log.debug("treatment %s: %d of %d outputs above the gap", (tolerance, bilinear), len(open_elements), len(lower))
-        if not len(open_elements) or time.time() >= deadline:
+        brackets.lower, brackets.upper = np.maximum(brackets.lower, task.low), np.minimum(brackets.upper, task.high)
+        per_element = 2 if both else 1
+        for done, (element, ends) in enumerate(bound_outputs(pool, task, elements), start=1):
+            brackets.take(element, ends)
+            report.programs += per_element
+            report.nodes += ends[0].nodes + ends[1].nodes
+            progress(done * per_element, len(elements) * per_element)
+        open_mask = brackets.gap(settings.floor).max(axis=0) > settings.gap if is_open is None else is_open(brackets)
+        elements = elements[open_mask[elements]]
+        log.debug("treatment %s: %d of %d outputs stay open", (tolerance, bilinear), len(elements), len(asked))
+        if not len(elements) or time.time() >= deadline:
             break
-    report.fallbacks = int((~proven).sum())
-    return lower, upper, report
+    assert brackets is not None
+    report.fallbacks = int((~brackets.proven[: 2 if both else 1, asked]).sum())
+    report.gap = brackets.gap(settings.floor)
+    return brackets, report
 
 
 def _count_unstable(graph: Graph, values: list[Symbolic], report: StepReport) -> None:

@@ -31,12 +31,12 @@ class WorkerPool:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.close()
+        self.close(now=kind is not None)
 
-    def close(self) -> None:
-        """End every worker of this pool at once."""
+    def close(self, *, now: bool = False) -> None:
+        """End the workers of this pool; with `now`, without waiting for what they are doing."""
         if self._started:
-            self._executor().shutdown(wait=True, kill_workers=True)
+            self._executor().shutdown(wait=True, kill_workers=now)
             self._started = False
 
     def _executor(self) -> Any:
@@ -54,7 +54,7 @@ class WorkerPool:
         try:
             yield from self._attempt(function, shared, [list(group) for group in groups])
         except BaseException:
-            self.close()
+            self.close(now=True)
             raise
 
     def _attempt(

@@ -1,0 +1,18 @@
+"""Certified training and certified prediction."""
+
+from mibp_cert.certify.predict import ABSTAIN, PREDICTIONS, Predictions, predict
+from mibp_cert.certify.run import CertifiedRun, EpochRecord, Training
+from mibp_cert.certify.train import ENGINES, Callbacks, certify_training
+
+__all__ = [
+    "ABSTAIN",
+    "ENGINES",
+    "PREDICTIONS",
+    "Callbacks",
+    "CertifiedRun",
+    "EpochRecord",
+    "Predictions",
+    "Training",
+    "certify_training",
+    "predict",
+]

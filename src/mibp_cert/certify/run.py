@@ -1,0 +1,158 @@
+"""What a certified training is asked for, and what it returns."""
+
+from __future__ import annotations
+
+import math
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mibp_cert.certify.predict import Predictions, predict
+from mibp_cert.data import Dataset, Split, steps_per_epoch
+from mibp_cert.engines.base import Box
+from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.rounding import Array
+from mibp_cert.errors import UserError
+from mibp_cert.nets import Network
+from mibp_cert.threats import Threat
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything about training that is fixed and known: `θ_{t+1} = θ_t − λ · (1/|B_t|) Σ_{i∈B_t} ∇J_i`.
+
+    `seed` draws the initial parameters and the batches; `batch_mode` is `"shuffle"` or `"subsample"` (the paper's).
+    """
+
+    epochs: int = 10
+    batch_size: int = 100
+    learning_rate: float = 0.1
+    loss: str = "hinge"
+    seed: int = 0
+    init: str = "torch"
+    batch_mode: str = "shuffle"
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """State of the run after an epoch; validation is bounded by intervals, whatever the engine."""
+
+    epoch: int
+    seconds: float
+    radius_mean: float
+    radius_max: float
+    validation_nominal: float | None
+    validation_certified: float | None
+    programs: int
+    nodes: int
+    fallbacks: int
+    unstable_gates: int
+    unstable_relus: int
+    gap_max: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {key: getattr(self, key) for key in ("epoch", "seconds", "radius_mean", "radius_max")}
+        if self.validation_certified is not None:
+            plain["validation"] = {
+                "nominal_accuracy": self.validation_nominal,
+                "certified_accuracy": self.validation_certified,
+            }
+        if self.programs:
+            for key in ("programs", "nodes", "fallbacks", "unstable_gates", "unstable_relus"):
+                plain[key] = getattr(self, key)
+            plain["gap_max"] = self.gap_max if self.gap_max is not None and math.isfinite(self.gap_max) else None
+        return plain
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedRun:
+    """Bounds on every parameter (`bounds.lower`, `bounds.upper`), the clean model `theta`, and certified predictions.
+
+    Whatever dataset of the threat was really used, the trained parameters lie in `bounds`.
+    """
+
+    network: Network
+    data: Split | Dataset
+    threat: Threat
+    training: Training
+    engine: str
+    soundness: str
+    prediction: str
+    solver: SolverSettings
+    unroll: int
+    bounds: Box
+    theta: Array
+    history: tuple[EpochRecord, ...]
+    programs: int
+    nodes: int
+    fallbacks: int
+    test: Predictions | None
+    nominal_accuracy: float | None
+
+    @property
+    def train(self) -> Dataset:
+        return self.data.train if isinstance(self.data, Split) else self.data
+
+    def certify(self, x: ArrayLike, method: str | None = None) -> Predictions:
+        """Certified class numbers of new rows; −1 where nothing can be certified."""
+        rows = np.asarray(x, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.network.features or not np.isfinite(rows).all():
+            raise UserError(f"The inputs must be finite rows of {self.network.features} features, got shape {rows.shape}.")
+        return predict(self.network, self.bounds, rows, method or self.prediction, self.solver)
+
+    def predict(self, x: ArrayLike) -> NDArray[np.intp]:
+        """Certified class numbers, −1 for abstain."""
+        return self.certify(x).classes
+
+    def certified_accuracy(self, x: ArrayLike, y: ArrayLike) -> float:
+        """Share of all rows that are certified and correct; `y` holds class numbers."""
+        return self.certify(x).certified_accuracy(np.asarray(y))
+
+    def certification_rate(self, x: ArrayLike) -> float:
+        """Share of all rows that are certified."""
+        return self.certify(x).certification_rate()
+
+    def to_json(self) -> dict[str, Any]:
+        """The run as plain data; the keys are a contract."""
+        plain: dict[str, Any] = {
+            "dataset": self.data.name if isinstance(self.data, Split) else None,
+            "engine": self.engine,
+            "seed": self.training.seed,
+            "parameters": self.network.layout.size,
+            "threat": self.threat.to_json(),
+            "network": self.network.sizes,
+            "loss": self.training.loss,
+            "learning_rate": self.training.learning_rate,
+            "batch_size": self.training.batch_size,
+            "batch_mode": self.training.batch_mode,
+            "init": self.training.init,
+            "unroll": self.unroll,
+            "epochs": [record.to_json() for record in self.history],
+            "solver": {
+                "name": self.solver.solver,
+                "programs": self.programs,
+                "nodes": self.nodes,
+                "fallbacks": self.fallbacks,
+                "gap": self.solver.gap,
+            },
+            "prediction": self.prediction,
+            "steps_per_epoch": steps_per_epoch(len(self.train), self.training.batch_size),
+            "soundness": self.soundness,
+            "data_sha256": self.train.sha256,
+            "versions": {
+                "python": platform.python_version(),
+                **{name.replace("-", "_"): version(name) for name in ("mibp-cert", "numpy", "scipy")},
+            },
+        }
+        if self.test is not None and isinstance(self.data, Split):
+            plain["test"] = {
+                "n": len(self.data.test),
+                "nominal_accuracy": self.nominal_accuracy,
+                "certified_accuracy": self.test.certified_accuracy(self.data.test.y),
+                "certification_rate": self.test.certification_rate(),
+            }
+        return plain

@@ -1,0 +1,193 @@
+"""The command line: `mibp-cert certify`, `mibp-cert doctor`."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord, Training, certify_training
+from mibp_cert.data import load
+from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.errors import MibpCertError, UserError
+from mibp_cert.nets import Network
+from mibp_cert.report.tables import epochs_table, percent, summary
+from mibp_cert.solvers import SOLVERS
+from mibp_cert.threats import LInf
+
+app = typer.Typer(
+    help="My training data may be wrong. What can that do to my model?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+USER_MISTAKE = 2
+INTERRUPTED = 130
+
+
+@app.callback()
+def _root() -> None:
+    """Proven bounds on what wrong training data can do to a neural network."""
+
+
+@app.command()
+def certify(
+    dataset: Annotated[str, typer.Argument(help="Name of a built-in data set: two-moons.")],
+    eps: Annotated[float, typer.Option(help="Each feature of each training row may be off by this much.")] = 0.01,
+    engine: Annotated[str, typer.Option(help="interval (fast, loose) or mibp (exact step, slow).")] = "mibp",
+    epochs: Annotated[int, typer.Option(help="Number of epochs.")] = 5,
+    hidden: Annotated[str, typer.Option(help="Hidden layer sizes, such as 20 or 5,5.")] = "20",
+    logits: Annotated[int | None, typer.Option(help="1 for the one-logit hinge; default one per class.")] = None,
+    loss: Annotated[str, typer.Option(help="Training loss.")] = "hinge",
+    learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Step size of SGD.")] = 0.1,
+    batch_size: Annotated[int, typer.Option(help="Rows per step.")] = 100,
+    batch_mode: Annotated[str, typer.Option(help="shuffle, or subsample (fresh rows per step).")] = "shuffle",
+    init: Annotated[str, typer.Option(help="Initial weights: torch or fullcert.")] = "torch",
+    seed: Annotated[int, typer.Option(help="Seed of data, initial weights and batches.")] = 0,
+    predict: Annotated[str | None, typer.Option(help="interval or exact; default by engine.")] = None,
+    solver: Annotated[str, typer.Option(help="scip, highs or gurobi.")] = "scip",
+    gap: Annotated[float, typer.Option(help="Honest gap asked for, relative to each parameter's radius.")] = 0.01,
+    unroll: Annotated[int, typer.Option(help="Steps kept in one program before relaxing to a box.")] = 1,
+    nodes_per_program: Annotated[int | None, typer.Option(help="Node limit of one program.")] = None,
+    seconds_per_program: Annotated[float, typer.Option(help="Time limit of one program.")] = math.inf,
+    seconds_per_step: Annotated[float, typer.Option(help="Time budget of one step.")] = math.inf,
+    jobs: Annotated[int | None, typer.Option(help="Worker processes; default one per core.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the run as JSON.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Train with proven bounds on every parameter and certify the test points."""
+    console = Console(quiet=quiet)
+    if json_path is not None:
+        _check_writable(json_path)
+    settings = SolverSettings(
+        solver=solver,
+        gap=_at_least("gap", gap, 0.0),
+        seconds_per_program=_at_least("seconds-per-program", seconds_per_program, 0.0),
+        nodes_per_program=nodes_per_program if nodes_per_program is None else int(_at_least("nodes", nodes_per_program, 0)),
+        seconds_per_step=_at_least("seconds-per-step", seconds_per_step, 0.0),
+        jobs=jobs if jobs is None else int(_at_least("jobs", jobs, 1)),
+    )
+    data = load(dataset, seed)
+    outputs = len(data.train.classes) if logits is None else logits
+    network = Network.mlp([data.train.features, *_sizes(hidden), outputs])
+    training = Training(epochs, batch_size, learning_rate, loss, seed, init, batch_mode)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True, quiet=quiet),
+        transient=True,
+        disable=quiet,
+    ) as progress:
+        run = certify_training(
+            network,
+            data,
+            LInf(eps),
+            training,
+            engine,
+            solver=settings,
+            unroll=unroll,
+            prediction=predict,
+            callbacks=_callbacks(progress, console, engine),
+        )
+    console.print(epochs_table(run))
+    console.print(summary(run), soft_wrap=True)
+    if json_path is not None:
+        _write(json_path, run)
+        console.print(f"Written to {json_path}", soft_wrap=True)
+
+
+@app.command()
+def doctor() -> None:
+    """Show versions and which solvers can be used here."""
+    console = Console()
+    console.print(f"mibp-cert {version('mibp-cert')}, Python {sys.version.split()[0]}")
+    for name in ("numpy", "scipy", "scikit-learn", "joblib", "pyscipopt", "highspy", "gurobipy", "torch"):
+        try:
+            console.print(f"  {name} {version(name)}")
+        except PackageNotFoundError:
+            console.print(f"  {name} not installed")
+    for name, kind in SOLVERS.items():
+        try:
+            kind().check_available()
+            console.print(f"solver {name}: usable")
+        except MibpCertError as error:
+            console.print(f"solver {name}: {error}", soft_wrap=True)
+
+
+def _callbacks(progress: Progress, console: Console, engine: str) -> Callbacks:
+    steps = progress.add_task(f"{engine}: training steps", total=None)
+    programs = progress.add_task("programs in this step", total=None, visible=False)
+
+    def on_program(done: int, total: int) -> None:
+        progress.update(programs, completed=done, total=total, visible=True)
+
+    def on_step(done: int, total: int) -> None:
+        progress.update(steps, completed=done, total=total)
+
+    def on_epoch(record: EpochRecord) -> None:
+        console.print(
+            f"epoch {record.epoch}: {record.seconds:.2f} s, mean radius {record.radius_mean:.3g}, "
+            f"validation certified {percent(record.validation_certified)}"
+        )
+
+    def on_predict() -> None:
+        progress.update(steps, description="bounding test predictions", total=None)
+        progress.update(programs, visible=False)
+
+    return Callbacks(on_program, on_step, on_epoch, on_predict)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UserError(f"--hidden takes sizes separated by commas, such as 20 or 5,5; got {text!r}.") from None
+
+
+def _at_least(name: str, value: float, least: float) -> float:
+    if math.isnan(value) or value < least:
+        raise UserError(f"--{name} must be at least {least:g}, got {value:g}.")
+    return value
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse before any work is done."""
+    try:
+        existed = path.exists()
+        with path.open("a"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror}; choose another path for --json.") from None
+
+
+def _write(path: Path, run: CertifiedRun) -> None:
+    plain: dict[str, Any] = run.to_json()
+    path.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n")
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence and exit status 2; Ctrl-C is 130; never a traceback for either."""
+    try:
+        app()
+    except MibpCertError as error:
+        Console(stderr=True).print(f"mibp-cert: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
+        sys.exit(USER_MISTAKE)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("mibp-cert: interrupted; no result was written.", soft_wrap=True)
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()
