@@ -80,10 +80,9 @@ def predict(
     pairs, speaks_for = margin_pairs(network)
     centre = nominal_classes(network, box.centre, x)
     relevant = speaks_for[None, :] == centre[:, None]
-    with np.errstate(all="ignore"):
-        enclosure = interval.enclose(
-            network.margin_graph(len(x), pairs), {**box.tensors(network.layout), "x": Interval.point(x)}
-        )["margins"]
+    enclosure = interval.enclose(
+        network.margin_graph(len(x), pairs), {**box.tensors(network.layout), "x": Interval.point(x)}
+    )["margins"]
     margin = np.where(relevant, np.where(enclosure.sound, enclosure.low, -np.inf), np.inf).min(axis=1)
     report = StepReport()
     usable = bool(Interval(box.lower, box.upper).sound.all())

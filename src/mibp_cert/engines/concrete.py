@@ -28,14 +28,26 @@ def _contract(node: Node, a: Array, b: Array) -> Array:
     return out
 
 
+def _add(node: Node, a: Array, b: Array) -> Array:
+    """Broadcasting sum; leading axes stay in front of the ones that the graph knows."""
+    if a.ndim != node.attribute[0] or b.ndim != node.attribute[1]:
+        a, b = (_stretch(v, rank, len(node.shape)) for v, rank in zip((a, b), node.attribute, strict=True))
+    return a + b
+
+
+def _stretch(value: Array, rank: int, target: int) -> Array:
+    lead = value.ndim - rank
+    return value.reshape(value.shape[:lead] + (1,) * (target - rank) + value.shape[lead:])
+
+
 def _gather(node: Node, a: Array) -> Array:
     return np.take(a, node.attribute, axis=-len(node.shape))
 
 
 TABLE: dict[str, Rule] = {
     "const": lambda node: node.attribute,
-    "add": lambda node, a, b: a + b,
-    "scale": lambda node, a: node.attribute * a,
+    "add": _add,
+    "scale": lambda node, a: float(node.attribute) * a,
     "contract": _contract,
     "relu": lambda node, a: np.maximum(a, 0.0),
     "step": lambda node, a: np.where(a >= 0.0 if node.attribute else a > 0.0, 1.0, 0.0),
@@ -46,7 +58,8 @@ TABLE: dict[str, Rule] = {
 
 def evaluate(graph: Graph, inputs: dict[str, NDArray[Any]]) -> dict[str, Array]:
     """The named outputs of a graph in float64."""
-    return outputs_of(graph, interpret(graph, TABLE, inputs, engine="concrete"))
+    with np.errstate(all="ignore"):
+        return outputs_of(graph, interpret(graph, TABLE, inputs, engine="concrete"))
 
 
 def train_step(step: Step, theta: Array, x: Array, y: Array) -> Array:

@@ -103,7 +103,8 @@ class Encoder:
 
     def encode(self, graph: Graph, inputs: Mapping[str, Symbolic]) -> list[Symbolic]:
         """Symbolic value of every node; the rows collect in `builder`."""
-        return interpret(graph, self.table, inputs, engine="mibp")
+        with np.errstate(all="ignore"):
+            return interpret(graph, self.table, inputs, engine="mibp")
 
     # Linear operations -----------------------------------------------------------------------------------------------
 
@@ -123,7 +124,7 @@ class Encoder:
         return self._finish(node, affine, a, b)
 
     def _scale(self, node: Node, a: Symbolic) -> Symbolic:
-        factor = node.attribute
+        factor = float(node.attribute)
         affine = Affine(factor * a.affine.centre, factor * a.affine.linear, abs(factor) * a.affine.slack)
         return self._finish(node, affine, a)
 

@@ -47,14 +47,19 @@ class MibpEngine(Engine):
     default_prediction = "exact"
 
     def __init__(
-        self, settings: SolverSettings | None = None, *, unroll: int = 1, progress: Progress | None = None
+        self,
+        settings: SolverSettings | None = None,
+        *,
+        unroll: int = 1,
+        progress: Progress | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
         if unroll != int(unroll) or unroll < 1:
             raise UserError(f"unroll must be a whole number ≥ 1, got {unroll}.")
         self.settings = settings or SolverSettings()
         self.unroll = unroll
         self.progress = progress or (lambda done, total: None)
-        self.pool = WorkerPool(self.settings.jobs)
+        self.pool = pool or WorkerPool(self.settings.jobs)
         self._treatments = treatments(self.settings)
 
     def close(self) -> None:

@@ -195,7 +195,7 @@ def _pull_back(node: Node, upstream: Array, values: list[Array], claims: Mapping
         case "add":
             return [_unbroadcast(upstream, operand.shape) for operand in operands]
         case "scale":
-            return [node.attribute * upstream]
+            return [float(node.attribute) * upstream]
         case "contract":
             spec = parse_spec(node.attribute)
             return [

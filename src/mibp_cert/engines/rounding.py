@@ -7,6 +7,7 @@ result by at most `γ_n` times the same expression in absolute values, plus `n·
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,20 +40,26 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
     On overflow the error is set to zero and the infinite total is passed on, to be refused by whoever checks bounds.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = a + b
-        virtual = total - a
-        error = (a - (total - virtual)) + (b - virtual)
+    total = a + b
+    virtual = total - a
+    error = (a - (total - virtual)) + (b - virtual)
     return total, np.where(np.isfinite(total), error, 0.0)
 
 
-def scale_down(a: Array, factor: float) -> Array:
-    """A float not above the real `factor · a`; exact for `a = 0` and for `factor = ±1`."""
-    return factor * a if abs(factor) == 1.0 else np.where(a == 0.0, 0.0, np.nextafter(factor * a, -np.inf))
+def scale_down(a: Array, factor: Fraction) -> Array:
+    """A float not above the real `factor · a`; exact for `a = 0` and for `factor = ±1`.
+
+    Allows for the rounding of the factor itself, of the product, and of a training run that divides and multiplies by
+    the factor's parts one after the other (four roundings of `u` each).
+    """
+    product = float(factor) * a
+    if abs(factor) == 1:
+        return product
+    return np.where(a == 0.0, 0.0, np.nextafter(product - 4.0 * UNIT * np.abs(product), -np.inf))
 
 
-def scale_up(a: Array, factor: float) -> Array:
-    """A float not below the real `factor · a`; exact for `a = 0` and for `factor = ±1`."""
+def scale_up(a: Array, factor: Fraction) -> Array:
+    """A float not below the real `factor · a`; see `scale_down`."""
     return -scale_down(-a, factor)
 
 

@@ -10,8 +10,8 @@ Operations, with operands `a`, `b` and result `o`:
 |------------|------------------|------------------------------------------------------------------|
 | `input`    | name             | a tensor supplied from outside (a parameter, the data, labels)   |
 | `const`    | array            | a known tensor                                                   |
-| `add`      |                  | `o = a + b`, with NumPy broadcasting                             |
-| `scale`    | factor           | `o = factor · a`, factor a known number                          |
+| `add`      | operand ranks    | `o = a + b`, with NumPy broadcasting                             |
+| `scale`    | factor           | `o = factor · a`, factor a known rational number                 |
 | `contract` | spec             | bilinear contraction, `o = einsum(spec, a, b)`; also `a ⊙ b`     |
 | `relu`     |                  | `o = max(0, a)`                                                  |
 | `step`     | closed           | the gate `o = 1[a > 0]`, or `1[a ≥ 0]` if closed                 |
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -124,10 +125,11 @@ class GraphBuilder:
         return self._append("const", (), array.shape, array)
 
     def add(self, a: int, b: int) -> int:
-        return self._append("add", (a, b), np.broadcast_shapes(self.shape(a), self.shape(b)))
+        ranks = (len(self.shape(a)), len(self.shape(b)))
+        return self._append("add", (a, b), np.broadcast_shapes(self.shape(a), self.shape(b)), ranks)
 
-    def scale(self, a: int, factor: float) -> int:
-        return self._append("scale", (a,), self.shape(a), float(factor))
+    def scale(self, a: int, factor: Fraction | float) -> int:
+        return self._append("scale", (a,), self.shape(a), Fraction(factor))
 
     def subtract(self, a: int, b: int) -> int:
         """`a − b`, written as `a + (−1)·b`."""

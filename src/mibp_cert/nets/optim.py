@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 from mibp_cert.errors import UserError
 from mibp_cert.graph import GraphBuilder
@@ -20,4 +21,4 @@ class SGD:
             raise UserError(f"The learning rate must be a finite number ≥ 0, got {self.learning_rate}.")
 
     def update(self, g: GraphBuilder, parameter: int, gradient_sum: int, batch_size: int) -> int:
-        return g.add(parameter, g.scale(gradient_sum, -self.learning_rate / batch_size))
+        return g.add(parameter, g.scale(gradient_sum, -Fraction(self.learning_rate) / batch_size))

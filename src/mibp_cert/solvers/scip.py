@@ -38,7 +38,7 @@ class Scip(Solver):
 
 
 def _build(program: Program) -> tuple[Any, list[Any]]:
-    from pyscipopt import Model, quicksum
+    from pyscipopt import SCIP_PARAMSETTING, Model, quicksum
     from pyscipopt.scip import Expr, Term
 
     model = Model()
@@ -47,6 +47,10 @@ def _build(program: Program) -> tuple[Any, list[Any]]:
     model.setParam("misc/catchctrlc", False)
     model.setParam("randomization/randomseedshift", 0)
     model.setParam("parallel/maxnthreads", 1)
+    if not len(program.triples):
+        # The relaxation is nearly tight at the root: branching on a few gates is cheaper than cuts (1.9 s against 13 s).
+        model.setPresolve(SCIP_PARAMSETTING.FAST)
+        model.setSeparating(SCIP_PARAMSETTING.OFF)
     for heuristic in ("subnlp", "multistart", "mpec", "nlpdiving"):
         model.setParam(f"heuristics/{heuristic}/freq", -1)
     kind = np.where(program.integer, "B", "C")

@@ -1,0 +1,303 @@
+"""The exact step: the paper's example, exactness, containment, limits and faults."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import small_data, small_step
+from oracles import search_extremes
+
+from mibp_cert.data import Dataset
+from mibp_cert.engines import concrete, exact
+from mibp_cert.engines.base import Box
+from mibp_cert.engines.encode import Encoder
+from mibp_cert.engines.exact import SolverSettings, Task
+from mibp_cert.engines.interval import IntervalEngine, enclose
+from mibp_cert.engines.mibp import MibpEngine, bound_graph, declare_training, treatments
+from mibp_cert.engines.rounding import Interval
+from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
+from mibp_cert.solvers import Objective, Program, Scip, Status, WorkerPool, failed
+from mibp_cert.threats import LInf, ThreatSet
+
+TIGHT = SolverSettings(gap=1e-4)
+
+
+def _advance(pool: WorkerPool, box: Box, step: Step, threat: ThreatSet, settings: SolverSettings = TIGHT) -> tuple[Box, Any]:
+    return MibpEngine(settings, pool=pool).advance(box, step, threat)
+
+
+def _search(step: Step, box: Box, threat: ThreatSet, seed: int = 0) -> tuple[Any, Any]:
+    hull, unflatten = threat.hull(), step.layout.unflatten
+    low = {**unflatten(box.lower), "x": hull.x_low[step.rows], "y": hull.y_low[step.rows]}
+    high = {**unflatten(box.upper), "x": hull.x_high[step.rows], "y": hull.y_high[step.rows]}
+    return search_extremes(step.graph, low, high, np.random.default_rng(seed))
+
+
+@pytest.fixture
+def example() -> tuple[Network, Step, Box, ThreatSet]:
+    """The paper's worked example: x = (1, 1), target 1, ε = 1, λ = 1, no bias."""
+    network = Network.mlp([2, 2, 1], bias=False)
+    data = Dataset.of([[1.0, 1.0]], [1], (0, 1))
+    step = trace_steps(network, loss_named("hinge", 1), SGD(1.0), 2, [np.array([0])])
+    theta = np.array([1.0, 1.0, 1.0, -1.0, -1.0, 1.0])  # w11, w21, w12, w22, w5, w6
+    return network, step, Box.point(theta), LInf(1.0).bind(data)
+
+
+def test_paper_example_logit_is_tighter_than_intervals(example: Any, pool: WorkerPool) -> None:
+    network, _, box, threat = example
+    graph = network.forward_graph(1)
+    hull = threat.hull()
+
+    def declare(encoder: Encoder) -> Any:
+        inputs = {name: encoder.box(t.low, t.high) for name, t in box.tensors(network.layout).items()}
+        return {**inputs, "x": encoder.box(hull.x_low, hull.x_high)}
+
+    found, _ = bound_graph(graph, declare, treatments(TIGHT), TIGHT, pool)
+    assert (found.lower[0], found.upper[0]) == (pytest.approx(-4.0, abs=1e-4), pytest.approx(0.0, abs=1e-4))
+    plain = enclose(graph, {**box.tensors(network.layout), "x": Interval(hull.x_low, hull.x_high)})["logits"]
+    assert (plain.low[0, 0], plain.high[0, 0]) == (pytest.approx(-4.0), pytest.approx(2.0))
+
+
+def test_paper_example_new_weights_and_second_step(example: Any, pool: WorkerPool) -> None:
+    _, step, box, threat = example
+    first, _ = _advance(pool, box, step, threat)
+    np.testing.assert_allclose(first.lower, [-1, -1, 1, -1, -1, 1], atol=1e-4)
+    np.testing.assert_allclose(first.upper, [1, 1, 3, 1, 3, 3], atol=1e-4)
+    second, report = _advance(pool, first, step, threat)
+    plain, _ = IntervalEngine().advance(first, step, threat)
+    # w12 ≤ 1 + x1·w6-path: the exact ranges, attained to the honest gap of 1e-4 of the radius.
+    np.testing.assert_allclose(second.lower, [-3, -3, 1, -1, -1, 1], atol=2e-3)
+    np.testing.assert_allclose(second.upper, [7, 7, 47 / 6, 6.5, 4.25, 6], atol=2e-3)
+    np.testing.assert_allclose(plain.upper, [7, 7, 9, 7, 7, 11], atol=1e-3)
+    assert report.gap.max() <= 1e-4
+    assert second.within(plain)
+
+
+CASES = [([1], 2), ([2], 2), ([2, 1], 2), ([2, 2], 2), ([3, 2], 2), ([2, 2, 1], 2), ([2, 3], 3)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("sizes", "classes"), CASES)
+def test_proven_bounds_are_never_inside_and_tight(sizes: list[int], classes: int, seed: int, pool: WorkerPool) -> None:
+    """Random boxes around random parameters, against dense sampling with local search and the honest gap."""
+    rng = np.random.default_rng([seed, sum(sizes), len(sizes)])
+    data = small_data(rng, rows=3, classes=classes)
+    network, step = small_step(data, sizes, rate=0.5)
+    theta = rng.normal(size=network.layout.size)
+    half = rng.random(theta.shape) * rng.choice([0.0, 0.02, 0.3], theta.shape)
+    box, threat = Box(theta - half, theta + half), LInf(0.15).bind(data)
+    settings = SolverSettings(gap=5e-3)
+    after, report = _advance(pool, box, step, threat, settings)
+    low, high = _search(step, box, threat, seed)
+    assert (after.lower <= low).all()
+    assert (high <= after.upper).all()
+    assert report.fallbacks == 0
+    assert report.gap.max() <= settings.gap
+    assert after.within(IntervalEngine().advance(box, step, threat)[0])
+
+
+def _train_boxes(pool: WorkerPool, theta: Any, steps: list[Step], threat: ThreatSet, settings: SolverSettings = TIGHT) -> list[Box]:
+    box, boxes = Box.point(theta), []
+    for step in steps:
+        box, _ = _advance(pool, box, step, threat, settings)
+        boxes.append(box)
+    return boxes
+
+
+@pytest.mark.parametrize(("sizes", "batches"), [([3, 2], None), ([3, 1], [[0, 1, 2], [3, 4, 5]]), ([2, 2, 2], [[0, 3], [1, 4], [2, 5]])])
+def test_models_trained_on_members_stay_inside(sizes: list[int], batches: Any, pool: WorkerPool) -> None:
+    rng = np.random.default_rng(8)
+    data = small_data(rng, rows=6)
+    plan = [np.arange(6)] * 3 if batches is None else [np.array(b) for b in batches]
+    steps = [small_step(data, sizes, rate=0.3, batches=[b])[1] for b in plan]
+    network = Network.mlp([2, *sizes])
+    threat, theta = LInf(0.1).bind(data), network.initialise(3)
+    boxes = _train_boxes(pool, theta, steps, threat, SolverSettings())
+    plain = Box.point(theta)
+    for step, box in zip(steps, boxes, strict=True):
+        plain, _ = IntervalEngine().advance(plain, step, threat)
+        assert box.within(plain)
+    attacks = _corner_attacks(steps, theta, threat, rng)
+    for x, y in [*threat.sample(rng, 60), *attacks]:
+        assert threat.contains(x, y)
+        point = theta
+        for step, box in zip(steps, boxes, strict=True):
+            point = concrete.train_step(step, point, x[step.rows], y[step.rows])
+            assert box.contains(point)
+
+
+def _corner_attacks(steps: list[Step], theta: Any, threat: ThreatSet, rng: np.random.Generator) -> list[tuple[Any, Any]]:
+    """For each parameter and direction, the corner that a few rounds of coordinate flips push furthest."""
+    hull, attacks = threat.hull(), []
+    for index in range(len(theta)):
+        for sign in (-1.0, 1.0):
+            corner = rng.random(hull.x_low.shape) < 0.5
+            best = -math.inf
+            for _ in range(60):
+                flipped = corner ^ (rng.random(corner.shape) < 0.2)
+                x = np.where(flipped, hull.x_high, hull.x_low)
+                value = sign * concrete.train(steps, theta, x, hull.y_low)[index]
+                if value > best:
+                    best, corner = value, flipped
+            attacks.append((np.where(corner, hull.x_high, hull.x_low), hull.y_low))
+    return attacks
+
+
+def test_models_trained_by_pytorch_stay_inside(torch: Any, pool: WorkerPool) -> None:
+    rng = np.random.default_rng(9)
+    data = small_data(rng, rows=6)
+    network, step = small_step(data, [3, 2], rate=0.3)
+    threat, theta = LInf(0.1).bind(data), network.initialise(3)
+    boxes = _train_boxes(pool, theta, [step] * 3, threat, SolverSettings())
+    plain = Box.point(theta)
+    plains = []
+    for _ in range(3):
+        plain, _ = IntervalEngine().advance(plain, step, threat)
+        plains.append(plain)
+    for x, _ in threat.sample(rng, 40):
+        parameters = [torch.tensor(np.array(v), requires_grad=True) for v in network.layout.unflatten(theta).values()]
+        optimiser = torch.optim.SGD(parameters, lr=0.3)
+        rows, labels = torch.tensor(np.array(x)), torch.tensor(np.array(data.y, dtype=np.int64))
+        for box, wide in zip(boxes, plains, strict=True):
+            optimiser.zero_grad()
+            out = torch.relu(rows @ parameters[0].T + parameters[1]) @ parameters[2].T + parameters[3]
+            slack = torch.clamp(1 - out.gather(1, labels[:, None]) + out, min=0)
+            (slack * (1 - torch.nn.functional.one_hot(labels, 2))).sum(1).mean().backward()
+            optimiser.step()
+            trained = np.concatenate([p.detach().numpy().ravel() for p in parameters])
+            assert box.contains(trained)
+            assert wide.contains(trained)
+
+
+def test_two_steps_in_one_program_are_at_least_as_tight(pool: WorkerPool) -> None:
+    rng = np.random.default_rng(10)
+    data = small_data(rng, rows=3)
+    network, single = small_step(data, [2, 1], rate=0.4)
+    _, double = small_step(data, [2, 1], rate=0.4, batches=[np.arange(3), np.arange(3)])
+    threat, theta = LInf(0.1).bind(data), network.initialise(1)
+    apart = _train_boxes(pool, theta, [single, single], threat)[-1]
+    together, report = _advance(pool, Box.point(theta), double, threat)
+    # Each proven bound may be loose by its own recorded gap.
+    slack = 1e-4 * np.maximum(together.radius, apart.radius) + 1e-9
+    assert (together.lower >= apart.lower - slack).all()
+    assert (together.upper <= apart.upper + slack).all()
+    assert together.radius.sum() < 0.999 * apart.radius.sum()
+    assert report.gap.max() <= 1e-2
+    for x, y in threat.sample(rng, 60):
+        assert together.contains(concrete.train([single, single], theta, x, y))
+
+
+def test_widths_shrink_on_a_convex_problem_where_intervals_grow(pool: WorkerPool) -> None:
+    """The paper's section 4: one linear layer, hinge; a box around the parameters, data without doubt.
+
+    Where the hinge pulls every θ of the box towards margin 1, the exact step maps the box onto a smaller one; interval
+    arithmetic adds the width of the gradient to that of θ and can only grow.
+    """
+    data = Dataset.of([[1.0], [-1.0]], [1, 0], (0, 1))
+    network = Network.mlp([1, 1], bias=False)
+    step = trace_steps(network, loss_named("hinge", 1), SGD(0.2), 2, [np.arange(2)])
+    threat = LInf(0.0).bind(data)
+    wide = exact_box = Box(np.array([0.9]), np.array([1.1]))
+    for _ in range(2):
+        wide, _ = IntervalEngine().advance(wide, step, threat)
+        exact_box, _ = _advance(pool, exact_box, step, threat)
+    # θ ≤ 1 moves up by 0.2, θ > 1 stays: [0.9, 1.1] → (1.0, 1.2] → (1.0, 1.2].
+    assert exact_box.lower[0] == pytest.approx(1.0, abs=1e-3)
+    assert exact_box.upper[0] == pytest.approx(1.2, abs=1e-3)
+    assert wide.radius[0] >= 0.25
+
+
+def test_a_solve_stopped_after_one_node_is_sound(pool: WorkerPool) -> None:
+    rng = np.random.default_rng(12)
+    data = small_data(rng, rows=5)
+    network, step = small_step(data, [4, 2], rate=0.5)
+    theta = rng.normal(size=network.layout.size)
+    box, threat = Box(theta - 0.1, theta + 0.1), LInf(0.2).bind(data)
+    limited = SolverSettings(gap=1e-3, nodes_per_program=1)
+    loose, report = _advance(pool, box, step, threat, limited)
+    low, high = _search(step, box, threat)
+    assert (loose.lower <= low).all()
+    assert (high <= loose.upper).all()
+    assert report.gap.max() > limited.gap  # the stop was felt, and the honest gap says so
+
+
+@pytest.mark.parametrize("settings", [SolverSettings(seconds_per_program=0.0), SolverSettings(seconds_per_step=0.0), SolverSettings(nodes_per_program=0)])
+def test_a_budget_of_zero_gives_the_pre_analysis_and_counts_it(settings: SolverSettings, pool: WorkerPool) -> None:
+    rng = np.random.default_rng(13)
+    data = small_data(rng, rows=5)
+    network, step = small_step(data, [4, 2], rate=0.5)
+    theta = rng.normal(size=network.layout.size)
+    box, threat = Box(theta - 0.1, theta + 0.1), LInf(0.2).bind(data)
+    loose, report = _advance(pool, box, step, threat, settings)
+    assert report.fallbacks > 0
+    assert loose.within(IntervalEngine().advance(box, step, threat)[0])
+    low, high = _search(step, box, threat)
+    assert (loose.lower <= low).all()
+    assert (high <= loose.upper).all()
+
+
+class _Misbehaving(Scip):
+    """A solver with one fault: dies, finds the program infeasible, or claims NaN."""
+
+    name = "scip"
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def solve(self, program: Program, objectives: Any, limits: Any) -> Any:
+        if self.fault == "infeasible":
+            return [failed(objective, Status.INFEASIBLE, 0.0) for objective in objectives]
+        raise AssertionError(self.fault)
+
+
+def test_an_infeasible_answer_keeps_the_pre_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(14)
+    data = small_data(rng, rows=4)
+    network, step = small_step(data, [3, 2], rate=0.5)
+    theta = rng.normal(size=network.layout.size)
+    box, threat = Box(theta - 0.1, theta + 0.1), LInf(0.2).bind(data)
+    encoder = Encoder(2e-3)
+    task, _ = Task.encode(step.graph, lambda e: declare_training(e, box, step, threat), encoder, TIGHT, math.inf)
+    monkeypatch.setattr(exact, "solver_named", lambda name: _Misbehaving("infeasible"))
+    ends = [exact._bound_element(task, element) for element in range(network.layout.size)]
+    lowers, uppers = np.array([low.outer for low, _ in ends]), np.array([high.outer for _, high in ends])
+    assert not all(low.usable for low, _ in ends)
+    unusable = np.array([not low.usable for low, _ in ends])
+    np.testing.assert_array_equal(lowers[unusable], task.low[unusable])
+    np.testing.assert_array_equal(uppers[unusable], task.high[unusable])
+
+
+def test_gurobi_and_highs_against_scip(pool: WorkerPool) -> None:
+    """SCIP and Gurobi agree; HiGHS contains SCIP, and equals it where no bilinear term is kept."""
+    pytest.importorskip("gurobipy")
+    for seed in range(3):
+        rng = np.random.default_rng(20 + seed)
+        data = small_data(rng, rows=2)
+        network, step = small_step(data, [2, 1], rate=0.5)
+        theta = rng.normal(size=network.layout.size)
+        threat = LInf(0.2).bind(data)
+        for half in (0.0, 0.2):
+            box = Box(theta - half, theta + half)
+            boxes = {}
+            for name in ("scip", "gurobi", "highs"):
+                settings = SolverSettings(name, gap=1e-4)
+                boxes[name], _ = _advance(pool, box, step, threat, settings)
+            scale = 2e-4 * np.maximum(boxes["scip"].radius, 1e-6) + 1e-6
+            assert (np.abs(boxes["scip"].lower - boxes["gurobi"].lower) <= scale).all()
+            assert (np.abs(boxes["scip"].upper - boxes["gurobi"].upper) <= scale).all()
+            assert (boxes["highs"].lower <= boxes["scip"].lower + scale).all()
+            assert (boxes["highs"].upper >= boxes["scip"].upper - scale).all()
+            if half == 0.0:
+                assert (np.abs(boxes["scip"].lower - boxes["highs"].lower) <= scale).all()
+                assert (np.abs(boxes["scip"].upper - boxes["highs"].upper) <= scale).all()
+
+
+def test_an_objective_that_reaches_no_row_needs_no_solver() -> None:
+    program = Program(
+        -np.ones(2), np.ones(2), np.zeros(2, dtype=bool), None, np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.intp), np.zeros((0, 3), dtype=np.intp)
+    )
+    for maximise, value in ((True, 3.0), (False, -3.0)):
+        assert exact._closed_form(program, Objective(np.array([1.0, -2.0]), maximise)).proven == value
