@@ -38,6 +38,7 @@ from mibp_cert.graph.ops import Shape
 from mibp_cert.solvers.program import Affine, Array, Index, ProgramBuilder, with_columns
 
 NONE = -1
+ROUNDING = 1e-15
 
 
 @dataclass(eq=False)
@@ -162,7 +163,9 @@ class Encoder:
             # A sum of terms stays below the tolerance when each stays below its share.
             first_order = abs(linear) @ self.builder.reach + slack
             share = self.tolerance * first_order / np.maximum(np.bincount(io, second > 0, minlength=size), 1)
-            small = second <= share[io]
+            # Widths that are nothing but rounding deserve no variable either.
+            noise = ROUNDING * ((np.abs(mid_a) + rad_a)[ia] * (np.abs(mid_b) + rad_b)[ib])
+            small = second <= np.maximum(share[io], noise)
             slack = slack + np.bincount(io, np.where(small, second, 0.0), minlength=size)
             big = np.flatnonzero(~small)
             if len(big):

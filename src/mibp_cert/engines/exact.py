@@ -130,13 +130,16 @@ def _bound_element(task: Task, element: int) -> tuple[End, End]:
     slack += TOLERANCE * scale + 1e-12 * (abs(base) + scale)
     ends = []
     for objective, bound in zip(objectives, bounds, strict=True):
-        outer = base + scale * bound.proven + (slack if objective.maximise else -slack)
-        limit = float(task.high[element] if objective.maximise else task.low[element])
-        outer = min(outer, limit) if objective.maximise else max(outer, limit)
+        usable = math.isfinite(bound.proven)
+        outer = limit = float(task.high[element] if objective.maximise else task.low[element])
+        if usable and objective.maximise:
+            outer = min(limit, base + scale * bound.proven + slack)
+        elif usable:
+            outer = max(limit, base + scale * bound.proven - slack)
         inner = None
         if bound.solution is not None:
             inner = _true_value(task, element, numbers, bound.solution, objective.maximise, outer)
-        ends.append(End(outer, inner, bound.status, bound.nodes, math.isfinite(bound.proven)))
+        ends.append(End(outer, inner, bound.status, bound.nodes, usable))
     return ends[0], ends[1] if task.both else End(float(task.high[element]), None, Status.OPTIMAL, 0, True)
 
 
