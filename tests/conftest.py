@@ -38,7 +38,9 @@ def small_data(rng: np.random.Generator, rows: int = 6, features: int = 2, class
     return Dataset.of(x, y, tuple(range(classes)))
 
 
-def small_step(data: Dataset, sizes: list[int], rate: float = 0.5, batches: list[Any] | None = None) -> tuple[Network, Step]:
+def small_step(
+    data: Dataset, sizes: list[int], rate: float = 0.5, batches: list[Any] | None = None
+) -> tuple[Network, Step]:
     """A network and one graph with a step per batch (default: one full batch)."""
     network = Network.mlp([data.features, *sizes])
     chosen = [np.arange(len(data))] if batches is None else batches

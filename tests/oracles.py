@@ -104,7 +104,11 @@ def search_extremes(
         points = {}
         for name in names:
             weight = rng.random((n, *low[name].shape))
-            weight = np.where(rng.random(weight.shape) < rng.choice([0.0, 0.5, 1.0], (n, *[1] * low[name].ndim)), weight, np.round(weight))
+            weight = np.where(
+                rng.random(weight.shape) < rng.choice([0.0, 0.5, 1.0], (n, *[1] * low[name].ndim)),
+                weight,
+                np.round(weight),
+            )
             points[name] = low[name] + weight * (high[name] - low[name])
         return points
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import small_data, small_step
 
+from conftest import small_data, small_step
 from mibp_cert.data import Dataset, batch_plan
 from mibp_cert.engines import concrete
 from mibp_cert.errors import UserError
@@ -86,7 +86,9 @@ def test_relu_has_zero_slope_at_zero_and_the_hinge_is_active_at_margin_one() -> 
     at_zero = Dataset.of([[0.0]], [1], (0, 1))
     np.testing.assert_array_equal(concrete.train([step], np.array([1.0, 1.0]), at_zero.x, at_zero.one_hot), [1.0, 1.0])
     at_margin = Dataset.of([[1.0]], [1], (0, 1))
-    np.testing.assert_array_equal(concrete.train([step], np.array([1.0, 1.0]), at_margin.x, at_margin.one_hot), [2.0, 2.0])
+    np.testing.assert_array_equal(
+        concrete.train([step], np.array([1.0, 1.0]), at_margin.x, at_margin.one_hot), [2.0, 2.0]
+    )
     beyond = Dataset.of([[np.nextafter(1.0, 2.0)]], [1], (0, 1))
     np.testing.assert_array_equal(concrete.train([step], np.array([1.0, 1.0]), beyond.x, beyond.one_hot), [1.0, 1.0])
 
@@ -114,7 +116,10 @@ def test_batch_plans_are_seeded_and_cover_the_data() -> None:
         (lambda: loss_named("tent", 2), "'tent'"),
         (lambda: loss_named("hinge", 3).check(3, 2), "one logit per class"),
         (lambda: loss_named("hinge", 1).check(1, 3), "2 classes"),
-        (lambda: trace_steps(Network.mlp([2, 2]), loss_named("hinge", 2), SGD(), 2, [np.array([], dtype=int)]), "empty"),
+        (
+            lambda: trace_steps(Network.mlp([2, 2]), loss_named("hinge", 2), SGD(), 2, [np.array([], dtype=int)]),
+            "empty",
+        ),
         (lambda: Network.mlp([2, 2]).initialise(0, "zero"), "'zero'"),
         (lambda: Dataset.of([[1.0, np.nan]], [0]), "row 0, column 1"),
         (lambda: Dataset.of([[1.0], [np.inf]], [0, 1]), "row 1, column 0"),

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import small_data, small_step
-from oracles import search_extremes
 
+from conftest import small_data, small_step
 from mibp_cert.engines import encode, exact
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.encode import Encoder
@@ -19,6 +18,7 @@ from mibp_cert.engines.mibp import declare_training
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.solvers import Bound, Limits, Scip, scip
 from mibp_cert.threats import LInf
+from oracles import search_extremes
 
 
 def _case(seed: int) -> tuple[Any, Box, Any]:
@@ -34,7 +34,9 @@ def _solve_here(seed: int, tolerance: float, gap: float = 1e-3) -> tuple[Any, An
     """Bounds of all outputs in this very process (so that a rule can be replaced), without the pre-analysis' help."""
     step, box, threat = _case(seed)
     settings = SolverSettings(gap=gap)
-    task, _ = Task.encode(step.graph, lambda e: declare_training(e, box, step, threat), Encoder(tolerance), settings, math.inf)
+    task, _ = Task.encode(
+        step.graph, lambda e: declare_training(e, box, step, threat), Encoder(tolerance), settings, math.inf
+    )
     ends = [exact._bound_element(task, element) for element in range(len(task.low))]
     return np.array([low.outer for low, _ in ends]), np.array([high.outer for _, high in ends]), task
 
@@ -62,7 +64,7 @@ def test_every_treatment_contains_all_true_values(tolerance: float) -> None:
 def test_finer_treatments_are_tighter() -> None:
     widths = []
     for tolerance in (10.0, 2e-3):
-        lower, upper, task = _solve_here(1, tolerance)
+        lower, upper, _task = _solve_here(1, tolerance)
         widths.append(float((upper - lower).sum()))
         assert (lower <= upper).all()
     assert widths[1] < widths[0]
@@ -74,7 +76,11 @@ def test_stable_programs_have_no_binaries() -> None:
     threat = LInf(0.0).bind(data)
     encoder = Encoder(2e-3)
     task, values = Task.encode(
-        step.graph, lambda e: declare_training(e, Box.point(network.initialise(0)), step, threat), encoder, SolverSettings(), math.inf
+        step.graph,
+        lambda e: declare_training(e, Box.point(network.initialise(0)), step, threat),
+        encoder,
+        SolverSettings(),
+        math.inf,
     )
     assert task.program.variables == task.program.rows == 0
     assert (task.high - task.low).max() < 1e-12
@@ -158,7 +164,9 @@ def test_an_incumbent_used_as_a_bound_is_caught(monkeypatch: pytest.MonkeyPatch)
     def cheat(self: Scip, program: Any, objectives: Any, limits: Limits) -> list[Bound]:
         bounds = original(self, program, objectives, limits)
         return [
-            Bound(b.proven if b.incumbent is None else b.incumbent, b.incumbent, b.solution, b.status, b.nodes, b.seconds)
+            Bound(
+                b.proven if b.incumbent is None else b.incumbent, b.incumbent, b.solution, b.status, b.nodes, b.seconds
+            )
             for b in bounds
         ]
 

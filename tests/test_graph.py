@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from conftest import small_data, small_step
 
+from conftest import small_data, small_step
 from mibp_cert.engines import concrete
 from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.graph import GraphBuilder, check_support, parse_spec
@@ -85,4 +85,6 @@ def test_concrete_broadcasts_over_leading_axes() -> None:
     x = data.x + 0.1 * rng.normal(size=(4, *data.x.shape))
     together = concrete.train([step], thetas, x, np.broadcast_to(data.one_hot, (4, *data.one_hot.shape)))
     for i in range(4):
-        np.testing.assert_allclose(together[i], concrete.train([step], thetas[i], x[i], data.one_hot), rtol=0, atol=1e-15)
+        np.testing.assert_allclose(
+            together[i], concrete.train([step], thetas[i], x[i], data.one_hot), rtol=0, atol=1e-15
+        )

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import small_data, small_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import evaluate_rational, rational, train_rational
 
+from conftest import small_data, small_step
 from mibp_cert.engines import concrete, interval
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.interval import IntervalEngine, enclose
@@ -19,6 +18,7 @@ from mibp_cert.engines.rounding import Interval, add_down, add_up, gamma, scale_
 from mibp_cert.errors import SoundnessError
 from mibp_cert.graph import GraphBuilder
 from mibp_cert.threats import LInf
+from oracles import evaluate_rational, rational, train_rational
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
 moderate = st.floats(-1e150, 1e150, allow_nan=False, allow_subnormal=True)
@@ -62,9 +62,7 @@ def test_contractions_enclose_exact_products_of_every_size(seed: int, size: floa
     b = Interval(low_b, low_b + size * rng.random((4, 3)) * (rng.random((4, 3)) < 0.7))
     graph, out = _contraction("bi,oi->bo", a, b)
     for _ in range(4):
-        points = {
-            name: np.where(rng.random(v.low.shape) < 0.5, v.low, v.high) for name, v in (("a", a), ("b", b))
-        }
+        points = {name: np.where(rng.random(v.low.shape) < 0.5, v.low, v.high) for name, v in (("a", a), ("b", b))}
         exact = evaluate_rational(graph, {name: rational(p) for name, p in points.items()})["out"]
         computed = concrete.evaluate(graph, points)["out"]
         for index in np.ndindex(exact.shape):
@@ -85,7 +83,9 @@ def test_exact_zeros_stay_exact() -> None:
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-15, 1e-6, 1e-2, 0.1])
-@pytest.mark.parametrize(("sizes", "scale"), [([2, 1], 1.0), ([2, 2], 1.0), ([2, 2, 2], 1.0), ([2, 3], 1e-310), ([2, 1], 1e8)])
+@pytest.mark.parametrize(
+    ("sizes", "scale"), [([2, 1], 1.0), ([2, 2], 1.0), ([2, 2, 2], 1.0), ([2, 3], 1e-310), ([2, 1], 1e8)]
+)
 def test_rational_training_of_members_stays_inside(eps: float, sizes: list[int], scale: float) -> None:
     rng = np.random.default_rng(3)
     data = small_data(rng, rows=3, classes=max(2, sizes[-1]))
@@ -97,7 +97,9 @@ def test_rational_training_of_members_stays_inside(eps: float, sizes: list[int],
         exact = train_rational([step] * 3, rational(theta), rational(x), rational(y))
         point = theta
         for box, truth in zip(boxes, exact, strict=True):
-            assert all(Fraction(float(box.lower[i])) <= truth[i] <= Fraction(float(box.upper[i])) for i in range(len(truth)))
+            assert all(
+                Fraction(float(box.lower[i])) <= truth[i] <= Fraction(float(box.upper[i])) for i in range(len(truth))
+            )
             point = concrete.train_step(step, point, x, y)
             assert box.contains(point)
 
@@ -105,7 +107,7 @@ def test_rational_training_of_members_stays_inside(eps: float, sizes: list[int],
 def test_rational_training_with_kinks_and_ties_stays_inside() -> None:
     """Preactivations exactly 0, margins exactly 1 and equal logits, at zero width and at positive width."""
     data = small_data(np.random.default_rng(0), rows=4)
-    network, step = small_step(data, [2, 2], rate=0.5)
+    _network, step = small_step(data, [2, 2], rate=0.5)
     x = np.array([[0.0, 0.0], [1.0, -1.0], [1.0, 1.0], [2.0, 0.0]])
     data = type(data).of(x, [0, 1, 0, 1], (0, 1))
     theta = np.array([1.0, 1.0, 1.0, -1.0, 0.0, 0.0, 1.0, 0.0, 0.5, 0.5, 1.0, 0.0])
@@ -115,7 +117,10 @@ def test_rational_training_with_kinks_and_ties_stays_inside() -> None:
         for member, y in [(data.x, data.one_hot), *threat.sample(np.random.default_rng(1), 6)]:
             exact = train_rational([step] * 3, rational(theta), rational(member), rational(y))
             for box, truth in zip(boxes, exact, strict=True):
-                assert all(Fraction(float(lo)) <= t <= Fraction(float(hi)) for lo, t, hi in zip(box.lower, truth, box.upper, strict=True))
+                assert all(
+                    Fraction(float(lo)) <= t <= Fraction(float(hi))
+                    for lo, t, hi in zip(box.lower, truth, box.upper, strict=True)
+                )
 
 
 def _boxes(box: Box, steps: list[Any], threat: Any) -> list[Box]:
@@ -185,9 +190,7 @@ def test_a_wrong_rule_is_caught_by_containment(monkeypatch: pytest.MonkeyPatch, 
 
     def outside() -> bool:
         boxes = _boxes(Box.point(theta), [step] * 3, threat)
-        return any(
-            not boxes[-1].contains(concrete.train([step] * 3, theta, x, y)) for x, y in members
-        )
+        return any(not boxes[-1].contains(concrete.train([step] * 3, theta, x, y)) for x, y in members)
 
     assert not outside()
     if name == "relu":  # a lower end below zero is merely loose: break the upper one instead

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import small_data, small_step
-from oracles import search_extremes
 
+from conftest import small_data, small_step
 from mibp_cert.data import Dataset
 from mibp_cert.engines import concrete, exact
 from mibp_cert.engines.base import Box
@@ -23,11 +22,14 @@ from mibp_cert.engines.rounding import Interval
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Bound, Objective, Program, Scip, Status, WorkerPool, failed
 from mibp_cert.threats import LInf, ThreatSet
+from oracles import search_extremes
 
 TIGHT = SolverSettings(gap=1e-4)
 
 
-def _advance(pool: WorkerPool, box: Box, step: Step, threat: ThreatSet, settings: SolverSettings = TIGHT) -> tuple[Box, Any]:
+def _advance(
+    pool: WorkerPool, box: Box, step: Step, threat: ThreatSet, settings: SolverSettings = TIGHT
+) -> tuple[Box, Any]:
     return MibpEngine(settings, pool=pool).advance(box, step, threat)
 
 
@@ -102,7 +104,9 @@ def test_proven_bounds_are_never_inside_and_tight(sizes: list[int], classes: int
     assert after.within(IntervalEngine().advance(box, step, threat)[0])
 
 
-def _train_boxes(pool: WorkerPool, theta: Any, steps: list[Step], threat: ThreatSet, settings: SolverSettings = TIGHT) -> list[Box]:
+def _train_boxes(
+    pool: WorkerPool, theta: Any, steps: list[Step], threat: ThreatSet, settings: SolverSettings = TIGHT
+) -> list[Box]:
     box, boxes = Box.point(theta), []
     for step in steps:
         box, _ = _advance(pool, box, step, threat, settings)
@@ -110,7 +114,9 @@ def _train_boxes(pool: WorkerPool, theta: Any, steps: list[Step], threat: Threat
     return boxes
 
 
-@pytest.mark.parametrize(("sizes", "batches"), [([3, 2], None), ([3, 1], [[0, 1, 2], [3, 4, 5]]), ([2, 2, 2], [[0, 3], [1, 4], [2, 5]])])
+@pytest.mark.parametrize(
+    ("sizes", "batches"), [([3, 2], None), ([3, 1], [[0, 1, 2], [3, 4, 5]]), ([2, 2, 2], [[0, 3], [1, 4], [2, 5]])]
+)
 def test_models_trained_on_members_stay_inside(sizes: list[int], batches: Any, pool: WorkerPool) -> None:
     rng = np.random.default_rng(8)
     data = small_data(rng, rows=6)
@@ -132,7 +138,9 @@ def test_models_trained_on_members_stay_inside(sizes: list[int], batches: Any, p
             assert box.contains(point)
 
 
-def _corner_attacks(steps: list[Step], theta: Any, threat: ThreatSet, rng: np.random.Generator) -> list[tuple[Any, Any]]:
+def _corner_attacks(
+    steps: list[Step], theta: Any, threat: ThreatSet, rng: np.random.Generator
+) -> list[tuple[Any, Any]]:
     """For each parameter and direction, the corner that a few rounds of coordinate flips push furthest."""
     hull, attacks = threat.hull(), []
     for index in range(len(theta)):
@@ -227,7 +235,14 @@ def test_a_solve_stopped_after_one_node_is_sound(pool: WorkerPool) -> None:
     assert report.gap.max() > limited.gap  # the stop was felt, and the honest gap says so
 
 
-@pytest.mark.parametrize("settings", [SolverSettings(seconds_per_program=0.0), SolverSettings(seconds_per_step=0.0), SolverSettings(nodes_per_program=0)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SolverSettings(seconds_per_program=0.0),
+        SolverSettings(seconds_per_step=0.0),
+        SolverSettings(nodes_per_program=0),
+    ],
+)
 def test_a_budget_of_zero_gives_the_pre_analysis_and_counts_it(settings: SolverSettings, pool: WorkerPool) -> None:
     rng = np.random.default_rng(13)
     data = small_data(rng, rows=5)
@@ -337,7 +352,14 @@ def test_gurobi_and_highs_against_scip(pool: WorkerPool) -> None:
 
 def test_an_objective_that_reaches_no_row_needs_no_solver() -> None:
     program = Program(
-        -np.ones(2), np.ones(2), np.zeros(2, dtype=bool), None, np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.intp), np.zeros((0, 3), dtype=np.intp)
+        -np.ones(2),
+        np.ones(2),
+        np.zeros(2, dtype=bool),
+        None,
+        np.zeros(0),
+        np.zeros(0),
+        np.zeros(0, dtype=np.intp),
+        np.zeros((0, 3), dtype=np.intp),
     )
     for maximise, value in ((True, 3.0), (False, -3.0)):
         assert exact._closed_form(program, Objective(np.array([1.0, -2.0]), maximise)).proven == value

@@ -14,7 +14,9 @@ def _chain() -> ProgramBuilder:
     a, b, c, d, e, q, f = (int(i) for i in builder.add_variables(7))
 
     def row(terms: dict[int, float], low: float, high: float, owner: int) -> None:
-        builder.add_rows(sparse.csr_matrix((list(terms.values()), ([0] * len(terms), list(terms))), shape=(1, 7)), low, high, owner)
+        builder.add_rows(
+            sparse.csr_matrix((list(terms.values()), ([0] * len(terms), list(terms))), shape=(1, 7)), low, high, owner
+        )
 
     row({c: 1.0, a: -1.0, b: -1.0}, 0.0, 0.0, c)
     row({d: 1.0, c: -2.0}, 0.0, 0.0, d)

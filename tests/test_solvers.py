@@ -11,7 +11,17 @@ import pytest
 from scipy import sparse
 
 from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers import SOLVERS, Capability, Limits, Objective, Program, ProgramBuilder, Solver, Status, solver_named
+from mibp_cert.solvers import (
+    SOLVERS,
+    Capability,
+    Limits,
+    Objective,
+    Program,
+    ProgramBuilder,
+    Solver,
+    Status,
+    solver_named,
+)
 
 NAMES = list(SOLVERS)
 RUNS_HERE = {"scip": "pyscipopt", "highs": "highspy", "gurobi": "gurobipy"}
@@ -77,7 +87,9 @@ def test_bilinear_program_is_solved_or_relaxed_from_outside(solver: Solver) -> N
 def _knapsack(n: int = 30) -> tuple[Program, Any]:
     rng = np.random.default_rng(0)
     weights = rng.integers(40, 100, (3, n)).astype(float)
-    return _program(weights, [-math.inf] * 3, weights.sum(axis=1) / 3, [True] * n), rng.integers(40, 100, n).astype(float)
+    return _program(weights, [-math.inf] * 3, weights.sum(axis=1) / 3, [True] * n), rng.integers(40, 100, n).astype(
+        float
+    )
 
 
 @pytest.mark.parametrize("limits", [Limits(nodes=1), Limits(seconds=1e-3), Limits(gap=20.0)])
@@ -105,7 +117,7 @@ def test_same_program_gives_the_same_bits(solver: Solver) -> None:
 
 
 def test_unknown_solver_is_refused_by_name() -> None:
-    with pytest.raises(SolverUnavailable, match="'cplex'.*scip, highs, gurobi"):
+    with pytest.raises(SolverUnavailable, match=r"'cplex'.*scip, highs, gurobi"):
         solver_named("cplex")
 
 
@@ -123,5 +135,5 @@ def test_gurobi_refusal_for_size_is_reported_as_that() -> None:
     v = builder.add_variables(3000)
     builder.add_rows(sparse.csr_matrix((np.ones(3000), (np.zeros(3000, dtype=int), v))), -1.0, 1.0, 0)
     c = np.ones(3000)
-    with pytest.raises(SolverUnavailable, match="too large for the licence at hand.*choose --solver scip"):
+    with pytest.raises(SolverUnavailable, match=r"too large for the licence at hand.*choose --solver scip"):
         solver_named("gurobi").solve(builder.finish(), [Objective(c, True)], Limits())

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import small_data
 
+from conftest import small_data
 from mibp_cert.errors import UserError
 from mibp_cert.solvers import ProgramBuilder
 from mibp_cert.threats import LInf, ThreatSet

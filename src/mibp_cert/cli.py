@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord, Training, certify_training
 from mibp_cert.data import load
 from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.errors import MibpCertError, UserError
+from mibp_cert.errors import Interrupted, MibpCertError, UserError
 from mibp_cert.nets import Network
 from mibp_cert.report.tables import epochs_table, percent, summary
 from mibp_cert.solvers import SOLVERS
@@ -70,7 +70,9 @@ def certify(
         solver=solver,
         gap=_at_least("gap", gap, 0.0),
         seconds_per_program=_at_least("seconds-per-program", seconds_per_program, 0.0),
-        nodes_per_program=nodes_per_program if nodes_per_program is None else int(_at_least("nodes", nodes_per_program, 0)),
+        nodes_per_program=nodes_per_program
+        if nodes_per_program is None
+        else int(_at_least("nodes", nodes_per_program, 0)),
         seconds_per_step=_at_least("seconds-per-step", seconds_per_step, 0.0),
         jobs=jobs if jobs is None else int(_at_least("jobs", jobs, 1)),
     )
@@ -183,10 +185,7 @@ def main() -> None:
         app()
     except MibpCertError as error:
         Console(stderr=True).print(f"mibp-cert: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
-        sys.exit(USER_MISTAKE)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("mibp-cert: interrupted; no result was written.", soft_wrap=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED if isinstance(error, Interrupted) else USER_MISTAKE)
 
 
 if __name__ == "__main__":

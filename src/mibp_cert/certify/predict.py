@@ -1,8 +1,8 @@
 """Prediction with a set of parameters (the paper's Algorithm 2).
 
-A class `u` is certified for an input when `o_u − o_v > 0` for every other class `v` and every `θ` in the set; otherwise the answer is
-*abstain*. With one logit the margin is `o` for class 1 and `−o` for class 0. Ties, NaN and infinities abstain. Only the class at
-the centre of the set can be certified, so only its margins are bounded.
+A class `u` is certified for an input when `o_u − o_v > 0` for every other class `v` and every `θ` in the set; otherwise the
+answer is *abstain*. With one logit the margin is `o` for class 1 and `−o` for class 0. Ties, NaN and infinities abstain. Only
+the class at the centre of the set can be certified, so only its margins are bounded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Predictions:
 
     @property
     def certified(self) -> NDArray[np.bool_]:
-        return self.classes != ABSTAIN
+        return np.asarray(self.classes != ABSTAIN)
 
     def certified_accuracy(self, y: NDArray[np.intp]) -> float:
         """Certified and correct, divided by all."""

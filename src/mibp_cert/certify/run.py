@@ -101,7 +101,9 @@ class CertifiedRun:
         """Certified class numbers of new rows; −1 where nothing can be certified."""
         rows = np.asarray(x, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.network.features or not np.isfinite(rows).all():
-            raise UserError(f"The inputs must be finite rows of {self.network.features} features, got shape {rows.shape}.")
+            raise UserError(
+                f"The inputs must be finite rows of {self.network.features} features, got shape {rows.shape}."
+            )
         return predict(self.network, self.bounds, rows, method or self.prediction, self.solver)
 
     def predict(self, x: ArrayLike) -> NDArray[np.intp]:

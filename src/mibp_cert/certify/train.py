@@ -17,7 +17,7 @@ from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
 from mibp_cert.engines.rounding import Array
-from mibp_cert.errors import UserError
+from mibp_cert.errors import Interrupted, UserError
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool, solver_named
 from mibp_cert.threats import LInf, Threat
@@ -131,6 +131,8 @@ def certify_training(
                 test = predict(network, box, data.test.x, method, settings, pool)
             totals.add(test.report)
             nominal = float(np.mean(nominal_classes(network, theta, data.test.x) == data.test.y))
+    except KeyboardInterrupt:
+        raise Interrupted(f"Interrupted after {count} training step(s); no result was written.") from None
     finally:
         made.close()
     return CertifiedRun(

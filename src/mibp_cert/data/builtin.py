@@ -23,4 +23,6 @@ def load(name: str, seed: int) -> Split:
     """The data set called `name`, drawn and split with `seed`."""
     if name not in _BUILTIN:
         raise UserError(f"There is no data set called {name!r}; choose one of {', '.join(_BUILTIN)}.")
+    if not 0 <= seed < 2**32:
+        raise UserError(f"The seed must be a whole number from 0 to 2³² − 1, got {seed}.")
     return _BUILTIN[name](seed)

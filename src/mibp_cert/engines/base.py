@@ -96,7 +96,7 @@ class Engine(ABC):
 
     def close(self) -> None:
         """Release worker processes, if any."""
-        return None
+        return
 
 
 def data_intervals(step: Step, threat: ThreatSet) -> dict[str, Interval]:

@@ -41,7 +41,8 @@ def _stretch(value: Array, rank: int, target: int) -> Array:
 
 
 def _gather(node: Node, a: Array) -> Array:
-    return np.take(a, node.attribute, axis=-len(node.shape))
+    out: Array = np.take(a, node.attribute, axis=-len(node.shape))
+    return out
 
 
 TABLE: dict[str, Rule] = {

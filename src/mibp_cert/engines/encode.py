@@ -16,8 +16,8 @@ interval arithmetic on the operands' ranges, intersected with the range of the a
 3. and, if `bilinear` is asked for, with the true constraint `q = e_a·e_b` besides.
 
 *Gates and relus*, on `z ∈ [l, u]`: stable ones are linear or constant; an unstable gate is a binary `g` with
-`z ≤ u·g`, `z ≥ l·(1−g)`; an unstable relu is `y ≥ 0`, `y ≥ z`, `y ≤ u·g`, `y ≤ z − l·(1−g)` with the same `g`. Both sides are allowed at
-the kink.
+`z ≤ u·g`, `z ≥ l·(1−g)`; an unstable relu is `y ≥ 0`, `y ≥ z`, `y ≤ u·g`, `y ≤ z − l·(1−g)` with the same `g`. Both sides
+are allowed at the kink.
 """
 
 from __future__ import annotations
@@ -185,9 +185,21 @@ class Encoder:
         slope_a, slope_b = np.where(gate_a, 2.0, 1.0), np.where(gate_b, 2.0, 1.0)
         shift_a, shift_b = np.where(gate_a, -1.0, 0.0), np.where(gate_b, -1.0, 0.0)
         for s_a, s_b in ((1.0, 1.0), (-1.0, -1.0)):  # q ≥ s·e_a + s·e_b − 1
-            self._rows((q, 1.0), (var_a, -s_a * slope_a), (var_b, -s_b * slope_b), lower=s_a * shift_a + s_b * shift_b - 1, owner=q)
+            self._rows(
+                (q, 1.0),
+                (var_a, -s_a * slope_a),
+                (var_b, -s_b * slope_b),
+                lower=s_a * shift_a + s_b * shift_b - 1,
+                owner=q,
+            )
         for s_a, s_b in ((1.0, -1.0), (-1.0, 1.0)):  # q ≤ s·e_a − s·e_b + 1
-            self._rows((q, 1.0), (var_a, -s_a * slope_a), (var_b, -s_b * slope_b), upper=s_a * shift_a + s_b * shift_b + 1, owner=q)
+            self._rows(
+                (q, 1.0),
+                (var_a, -s_a * slope_a),
+                (var_b, -s_b * slope_b),
+                upper=s_a * shift_a + s_b * shift_b + 1,
+                owner=q,
+            )
         if self.bilinear:
             true = ~(gate_a | gate_b)
             self.builder.add_triples(q[true], var_a[true], var_b[true])
@@ -206,7 +218,9 @@ class Encoder:
         if len(fresh):
             variables = self.builder.add_variables(len(fresh))
             radius, affine = value.radius[fresh], value.affine
-            own = sparse.csr_matrix((radius, (np.arange(len(fresh)), variables)), shape=(len(fresh), self.builder.variables))
+            own = sparse.csr_matrix(
+                (radius, (np.arange(len(fresh)), variables)), shape=(len(fresh), self.builder.variables)
+            )
             offset = affine.centre[fresh] - value.middle[fresh]
             rows = own - self._columns(affine.linear)[fresh]
             self.builder.add_rows(rows, offset - affine.slack[fresh], offset + affine.slack[fresh], variables)

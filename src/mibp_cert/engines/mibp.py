@@ -141,25 +141,25 @@ def bound_graph(
     deadline = time.time() + settings.seconds_per_step
     report = StepReport()
     brackets: Brackets | None = None
+    left = asked = np.zeros(0, dtype=np.intp)
     for tolerance, bilinear in ladder:
         encoder = Encoder(tolerance, bilinear=bilinear)
         task, values = Task.encode(graph, declare, encoder, settings, deadline, both)
         if brackets is None:
             brackets = Brackets.around(task.low, task.high)
-            elements = np.arange(len(task.low), dtype=np.intp) if elements is None else elements
-            asked = elements
+            left = asked = np.arange(len(task.low), dtype=np.intp) if elements is None else elements
             _count_unstable(graph, values, report)
         brackets.lower, brackets.upper = np.maximum(brackets.lower, task.low), np.minimum(brackets.upper, task.high)
         per_element = 2 if both else 1
-        for done, (element, ends) in enumerate(bound_outputs(pool, task, elements), start=1):
+        for done, (element, ends) in enumerate(bound_outputs(pool, task, left), start=1):
             brackets.take(element, ends)
             report.programs += per_element
             report.nodes += ends[0].nodes + ends[1].nodes
-            progress(done * per_element, len(elements) * per_element)
+            progress(done * per_element, len(left) * per_element)
         open_mask = brackets.gap(settings.floor).max(axis=0) > settings.gap if is_open is None else is_open(brackets)
-        elements = elements[open_mask[elements]]
-        log.debug("treatment %s: %d of %d outputs stay open", (tolerance, bilinear), len(elements), len(asked))
-        if not len(elements) or time.time() >= deadline:
+        left = left[open_mask[left]]
+        log.debug("treatment %s: %d of %d outputs stay open", (tolerance, bilinear), len(left), len(asked))
+        if not len(left) or time.time() >= deadline:
             break
     assert brackets is not None
     report.fallbacks = int((~brackets.proven[: 2 if both else 1, asked]).sum())

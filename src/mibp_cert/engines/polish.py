@@ -214,7 +214,8 @@ def _pull_back(node: Node, upstream: Array, values: list[Array], claims: Mapping
             return [np.broadcast_to(spread, (len(upstream), *operands[0].shape))]
         case "gather":
             piece = np.zeros((len(upstream), *operands[0].shape))
-            np.add.at(piece, (slice(None), node.attribute), upstream)
+            for row, source in enumerate(node.attribute.tolist()):  # a row may be gathered twice
+                piece[:, source] += upstream[:, row]
             return [piece]
     raise AssertionError(f"no derivative of {node.op}")
 
@@ -224,4 +225,5 @@ def _unbroadcast(upstream: Array, shape: tuple[int, ...]) -> Array:
     extra = upstream.ndim - 1 - len(shape)
     total: Array = upstream.sum(axis=tuple(range(1, 1 + extra)))
     stretched = tuple(axis + 1 for axis, size in enumerate(shape) if size == 1 and total.shape[axis + 1] != 1)
-    return total.sum(axis=stretched, keepdims=True)
+    out: Array = total.sum(axis=stretched, keepdims=True)
+    return out

@@ -84,8 +84,8 @@ class Interval:
         array = np.asarray(value, dtype=np.float64)
         return cls(array, array)
 
-    def __getitem__(self, index: object) -> Interval:
-        return Interval(self.low[index], self.high[index])  # type: ignore[index]
+    def __getitem__(self, index: NDArray[np.intp]) -> Interval:
+        return Interval(self.low[index], self.high[index])
 
     def meet(self, other: Interval) -> Interval:
         return Interval(np.maximum(self.low, other.low), np.minimum(self.high, other.high))

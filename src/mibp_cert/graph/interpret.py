@@ -38,10 +38,9 @@ def interpret(
     check_support(graph, table, engine)
     values: list[Value] = []
     for number, node in enumerate(graph.nodes):
-        if node.op == "input":
-            value = inputs[node.attribute]
-        else:
-            value = table[node.op](node, *(values[i] for i in node.operands))
+        value = (
+            inputs[node.attribute] if node.op == "input" else table[node.op](node, *(values[i] for i in node.operands))
+        )
         values.append(value if visit is None else visit(number, node, value))
     return values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,7 +80,7 @@ class Network:
         if len(sizes) < 2 or any(int(size) != size or size < 1 for size in sizes):
             raise UserError(f"A network needs at least an input and an output size, all positive; got {list(sizes)}.")
         layers: list[Layer] = []
-        for i, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             layers += [ReLU()] if i else []
             layers.append(Linear(int(fan_in), int(fan_out), bias))
         return cls(tuple(layers), int(sizes[0]))
@@ -109,7 +110,9 @@ class Network:
     def initialise(self, seed: int, scheme: str = "torch") -> Vector:
         """Initial parameters `θ₀`, flat; the same seed gives the same bits."""
         if scheme not in INITIALISATIONS:
-            raise UserError(f"There is no initialisation called {scheme!r}; choose one of {', '.join(INITIALISATIONS)}.")
+            raise UserError(
+                f"There is no initialisation called {scheme!r}; choose one of {', '.join(INITIALISATIONS)}."
+            )
         rng = np.random.default_rng(seed)
         tensors = {
             f"{i}.{name}": value

@@ -8,6 +8,7 @@ reported as None. Results of finished groups are never lost.
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
@@ -18,6 +19,11 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 log = logging.getLogger(__name__)
 Item = TypeVar("Item")
 _THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C goes to every process of the terminal; the main process decides and ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class WorkerPool:
@@ -41,7 +47,7 @@ class WorkerPool:
 
     def _executor(self) -> Any:
         self._started = True
-        return get_reusable_executor(max_workers=self.jobs, timeout=600, env=_THREADS)
+        return get_reusable_executor(max_workers=self.jobs, timeout=600, env=_THREADS, initializer=_ignore_interrupts)
 
     def map(
         self, function: Callable[..., list[Any]], shared: Any, groups: Sequence[Sequence[Item]]

@@ -79,7 +79,9 @@ def _build(program: Program) -> tuple[Any, list[Any]]:
 def _bound(model: Any, variables: list[Any], objective: Objective, limits: Limits) -> Bound:
     from pyscipopt.scip import Expr, Term
 
-    expression = Expr({Term(variables[i]): float(objective.coefficients[i]) for i in np.flatnonzero(objective.coefficients)})
+    expression = Expr(
+        {Term(variables[i]): float(objective.coefficients[i]) for i in np.flatnonzero(objective.coefficients)}
+    )
     model.setObjective(expression, "maximize" if objective.maximise else "minimize")
     model.setParam("limits/time", min(limits.seconds, 1e20))
     model.setParam("limits/nodes", -1 if limits.nodes is None else limits.nodes)

@@ -37,7 +37,9 @@ class LInf(Threat):
         if not np.all(np.isfinite(eps) & (eps >= 0)):
             raise UserError(f"eps must be finite and ≥ 0, got {_plain(self.eps)}.")
         touched = np.zeros(clean.x.shape, dtype=bool)
-        touched[np.ix_(_selection(self.rows, len(clean), "rows"), _selection(self.columns, clean.features, "columns"))] = 1
+        touched[
+            np.ix_(_selection(self.rows, len(clean), "rows"), _selection(self.columns, clean.features, "columns"))
+        ] = 1
         radius = np.where(touched, eps, 0.0)
         # The set is the box of these floats: rounded outward, so that it contains every real x' with |x' − x| ≤ ε.
         low = np.where(radius > 0, np.nextafter(clean.x - radius, -np.inf), clean.x)

@@ -1,0 +1,45 @@
+# Every target sets up what it needs: Python ≥ 3.11 with pip and venv, and make, are enough.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
+
+.PHONY: install run test test-torch lint soundness bench clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "MIBP-Cert needs Python 3.11 or newer; call make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+run: install
+	@mkdir -p runs
+	$(BIN)/mibp-cert certify two-moons --eps 0.01 --engine interval --epochs 4 --json runs/two-moons-interval.json
+	$(BIN)/mibp-cert certify two-moons --eps 0.01 --engine mibp --epochs 4 --json runs/two-moons-mibp.json
+
+lint: install
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+test-torch: install
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pytest -k torch
+
+soundness: install
+	$(BIN)/python -m pytest -m soundness
+
+bench: install
+	$(BIN)/python benchmarks/exact_step.py
+	$(BIN)/python benchmarks/branches.py
+	$(BIN)/python benchmarks/two_moons.py
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,157 @@
+"""The command line: the JSON contract, sentences for mistakes, Ctrl-C and dead workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mibp_cert import cli
+
+QUICK = ["certify", "two-moons", "--engine", "interval", "--epochs", "2", "--hidden", "4"]
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mibp_cert.cli", *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+def _workers(pid: int) -> list[int]:
+    """Child processes that run solvers (Linux)."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(c) for c in children if "popen_loky" in Path(f"/proc/{c}/cmdline").read_text()]
+
+
+def test_json_holds_the_contract(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    result = _run(*QUICK, "--json", str(path), "--seed", "3")
+    assert result.returncode == 0, result.stderr
+    assert "certified accuracy" in result.stdout
+    plain = json.loads(path.read_text())
+    assert plain["dataset"] == "two-moons"
+    assert plain["engine"] == "interval"
+    assert plain["seed"] == 3
+    assert plain["parameters"] == 22
+    assert plain["threat"] == {"kind": "linf", "eps": 0.01}
+    assert plain["network"] == [2, 4, 2]
+    assert (plain["loss"], plain["learning_rate"], plain["batch_size"]) == ("hinge", 0.1, 100)
+    assert [record["epoch"] for record in plain["epochs"]] == [1, 2]
+    for record in plain["epochs"]:
+        assert {"seconds", "radius_mean", "radius_max", "validation"} <= set(record)
+        assert set(record["validation"]) == {"nominal_accuracy", "certified_accuracy"}
+    assert plain["test"]["n"] == 200
+    assert 0 <= plain["test"]["certified_accuracy"] <= plain["test"]["certification_rate"] <= 1
+    assert {"name", "programs", "nodes", "fallbacks"} <= set(plain["solver"])
+    assert (plain["prediction"], plain["steps_per_epoch"], plain["soundness"]) == ("interval", 1, "rounding-safe")
+    assert len(plain["data_sha256"]) == 64
+    assert {"mibp_cert", "numpy"} <= set(plain["versions"])
+
+
+def test_quiet_prints_nothing() -> None:
+    result = _run(*QUICK, "--quiet")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--eps", "-1"], "eps must be finite and ≥ 0"),
+        (["--eps", "nan"], "eps must be finite"),
+        (["--batch-size", "1000"], "batch size"),
+        (["--epochs", "0"], "epochs"),
+        (["--engine", "magic"], "no engine called 'magic'"),
+        (["--predict", "guess"], "no prediction called 'guess'"),
+        (["--engine", "mibp", "--solver", "cplex"], "no solver called 'cplex'"),
+        (["--hidden", "a,b"], "--hidden takes sizes"),
+        (["--hidden", "-3"], "all positive"),
+        (["--logits", "3"], "one logit per class"),
+        (["--json", "/no/such/folder/out.json"], "Cannot write /no/such/folder/out.json"),
+        (["--gap", "nan"], "--gap must be at least"),
+        (["--loss", "tent"], "no loss called 'tent'"),
+        (["--unroll", "2"], "unroll"),
+        (["--lr", "inf"], "learning rate"),
+        (["--seed", "-1"], "seed"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_status_two(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mibp-cert", *QUICK, *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    shown = capsys.readouterr().err.strip()
+    assert stopped.value.code == 2
+    assert words in shown
+    assert "Traceback" not in shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_unknown_data_set_names_the_known_ones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mibp-cert", "certify", "three-moons"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "'three-moons'; choose one of two-moons" in capsys.readouterr().err
+
+
+def test_doctor_lists_solvers() -> None:
+    result = CliRunner().invoke(cli.app, ["doctor"])
+    assert result.exit_code == 0
+    assert "solver scip: usable" in result.output
+
+
+def _start(tmp_path: Path, *more: str) -> tuple[subprocess.Popen[str], Path]:
+    path = tmp_path / "run.json"
+    command = [sys.executable, "-m", "mibp_cert.cli", "certify", "two-moons", "--engine", "mibp", "--hidden", "6"]
+    command += ["--epochs", "4", "--jobs", "2", "--json", str(path), *more]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    return process, path
+
+
+def _wait_for_workers(process: subprocess.Popen[str]) -> list[int]:
+    deadline = time.time() + 60
+    while time.time() < deadline and process.poll() is None:
+        workers = _workers(process.pid)
+        if len(workers) == 2:
+            time.sleep(1.0)  # into the solving of the first steps
+            return workers
+        time.sleep(0.05)
+    raise AssertionError("no workers were started")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_worker_killed_in_the_middle_of_a_step_does_not_stop_the_run(tmp_path: Path) -> None:
+    process, path = _start(tmp_path)
+    workers = _wait_for_workers(process)
+    os.kill(workers[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    plain: dict[str, Any] = json.loads(path.read_text())
+    assert len(plain["epochs"]) == 4
+    assert isinstance(plain["solver"]["fallbacks"], int)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_interrupt_stops_within_seconds_and_leaves_no_worker(tmp_path: Path) -> None:
+    process, path = _start(tmp_path, "--epochs", "50")
+    workers = _wait_for_workers(process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130, errors
+    assert "Interrupted after" in errors
+    assert "Traceback" not in errors
+    time.sleep(0.5)
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    assert not path.exists()

@@ -1,0 +1,35 @@
+"""The public face: names, doctests, no extras loaded."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import mibp_cert
+
+
+def test_every_public_name_exists_and_is_documented() -> None:
+    for name in mibp_cert.__all__:
+        assert getattr(mibp_cert, name).__doc__, name
+
+
+def test_examples_in_docstrings_run() -> None:
+    ran = 0
+    for module in pkgutil.walk_packages(mibp_cert.__path__, "mibp_cert."):
+        result = doctest.testmod(importlib.import_module(module.name))
+        assert result.failed == 0, module.name
+        ran += result.attempted
+    ran += doctest.testmod(mibp_cert).attempted
+    assert ran >= 8
+
+
+def test_import_loads_no_extra_and_no_solver() -> None:
+    code = (
+        "import sys, mibp_cert; print([m for m in ('torch', 'gurobipy', 'pyscipopt', 'highspy') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
