@@ -18,8 +18,8 @@ from mibp_cert.engines.base import Box
 from mibp_cert.engines.mibp import MibpEngine, bound_graph, declare_training, treatments
 from mibp_cert.nets import SGD, loss_named, trace_steps
 
-OBJECTIVES = ((0, False), (0, True), (7, True), (12, False), (20, True), (26, False))
-"""(parameter, maximise): entries of both weight matrices and both biases."""
+BIG = 10.0
+"""Big-M of the listing: every quantity of this small network stays below it; the paper does not state its constant."""
 
 
 def paper_listing(x_low: Any, x_high: Any, labels: Any, box: Box, rate: float, seconds: float) -> Any:
@@ -78,10 +78,6 @@ def paper_listing(x_low: Any, x_high: Any, labels: Any, box: Box, rate: float, s
     return model, new
 
 
-BIG = 10.0
-"""Every quantity of this small network stays far below it; the paper does not state its constant."""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
@@ -95,10 +91,11 @@ def main() -> None:
     box = Box.point(network.initialise(arguments.seed))
     for _ in range(2):
         box, _ = engine.advance(box, step, threat)
-    elements = np.array(sorted({index for index, _ in OBJECTIVES}))
-    print(
-        f"2×5 network, third step, 100 rows, ε = 0.01, seed {arguments.seed}, SCIP on both sides, {arguments.seconds:g} s at most each"
-    )
+    # Both ends of three parameters that move: the first, the middle and the last of them.
+    moving = np.flatnonzero(box.radius > 1e-6)
+    elements = moving[[0, len(moving) // 2, -1]].astype(np.intp)
+    print(f"2×5 network, third step, 100 rows, ε = 0.01, seed {arguments.seed}, SCIP on both sides,")
+    print(f"{arguments.seconds:g} s at most for one objective of the listing")
     start = time.perf_counter()
     found, report = bound_graph(
         step.graph,
@@ -106,19 +103,17 @@ def main() -> None:
         treatments(settings),
         settings,
         engine.pool,
-        elements=elements.astype(np.intp),
+        elements=elements,
     )
     ours = time.perf_counter() - start
     engine.close()
-    print(
-        f"encoder: {report.programs} programs (both ends of {len(elements)} parameters) in {ours:.2f} s, gap {100 * report.gap[:, elements].max():.3g} %"
-    )
+    gap = 100 * float(report.gap[:, elements].max())
+    print(f"encoder: {report.programs} programs in {ours:.2f} s, largest honest gap {gap:.3g} %")
     hull = threat.hull()
     total = 0.0
-    print(
-        "parameter        end        paper's listing: seconds, proven, incumbent          encoder: proven      difference / radius"
-    )
-    for index, maximise in OBJECTIVES:
+    print("                      paper's listing                                     encoder   difference")
+    print("parameter        end      status  seconds         proven      incumbent     proven     / radius")
+    for index, maximise in [(int(i), flag) for i in elements for flag in (False, True)]:
         model, new = paper_listing(hull.x_low, hull.x_high, data.y, box, 0.1, arguments.seconds)
         model.setObjective(new[index], "maximize" if maximise else "minimize")
         start = time.perf_counter()
@@ -129,12 +124,12 @@ def main() -> None:
         own = found.upper[index] if maximise else found.lower[index]
         radius = 0.5 * (found.upper[index] - found.lower[index])
         print(
-            f"{network.layout.describe(index):16s} {'max' if maximise else 'min'} {model.getStatus():>12s} {seconds:8.2f} "
-            f"{proven:14.8f} {value:14.8f} {own:26.8f} {(own - value) / radius:18.2g}",
+            f"{network.layout.describe(index):16s} {'max' if maximise else 'min'} {model.getStatus():>11s} {seconds:8.2f} "
+            f"{proven:14.8f} {value:14.8f} {own:14.8f} {(own - value) / radius:10.2g}",
             flush=True,
         )
     print(
-        f"listing {total:.2f} s for {len(OBJECTIVES)} objectives, encoder {ours:.2f} s for {report.programs}: {total / ours:.0f} times faster"
+        f"listing {total:.2f} s, encoder {ours:.2f} s for the same {report.programs} objectives: {total / ours:.0f} times faster"
     )
 
 

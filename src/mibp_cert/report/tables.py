@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from mibp_cert.certify import CertifiedRun
@@ -11,9 +12,9 @@ from mibp_cert.data import Split
 def epochs_table(run: CertifiedRun) -> Table:
     """One row per epoch: time, radius, validation, and what the solver did."""
     solved = run.programs > 0
-    table = Table(title=f"{run.engine}: bounds after each epoch", title_justify="left")
-    headers = ["epoch", "seconds", "radius mean", "radius max", "valid. clean", "valid. certified"]
-    headers += ["programs", "nodes", "unstable gates", "unstable relus", "largest gap", "fallbacks"] if solved else []
+    table = Table(title=f"{run.engine}: bounds after each epoch", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    headers = ["epoch", "seconds", "mean\nradius", "max\nradius", "valid.\nclean", "valid.\ncertified"]
+    headers += ["nodes", "open\ngates", "open\nrelus", "largest\ngap", "fall-\nbacks"] if solved else []
     for header in headers:
         table.add_column(header, justify="right")
     for record in run.history:
@@ -27,7 +28,6 @@ def epochs_table(run: CertifiedRun) -> Table:
         ]
         if solved:
             row += [
-                str(record.programs),
                 str(record.nodes),
                 str(record.unstable_gates),
                 str(record.unstable_relus),
