@@ -53,13 +53,14 @@ def test_worst_member_attains_the_support_and_no_sample_beats_it(threat: ThreatS
     noise = threat.noise()
     for _ in range(5):
         g = rng.normal(size=DATA.x.shape)
-        x, y = threat.worst(g, np.zeros_like(DATA.one_hot))
+        through = noise.x_linear.T @ g.ravel()  # a direction in the features, seen by the symbols
+        x, y = threat.worst(through)
         assert threat.contains(x, y)
         value = float((g * x).sum())
         assert all(value <= (g * other).sum() + 1e-12 for other, _ in threat.sample(rng, 6))
         low = float((g * noise.x_centre).sum())
         for block in noise.blocks:
-            low += float(block.support((noise.x_linear.T @ g.ravel())[block.symbols])[0])
+            low += float(block.support(through[block.symbols])[0])
         assert low == pytest.approx(value, abs=1e-9)
         assert low <= value + 1e-12
 

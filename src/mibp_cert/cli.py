@@ -7,18 +7,19 @@ import math
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord, Training, certify_training
+from mibp_cert.certify import Callbacks, EpochRecord, Training, certify_training
 from mibp_cert.data import load
 from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.relational import RelationalSettings
 from mibp_cert.errors import Interrupted, MibpCertError, UserError
 from mibp_cert.nets import Network
-from mibp_cert.report.tables import epochs_table, percent, summary
+from mibp_cert.report.tables import epochs_table, percent, side_by_side, summary
 from mibp_cert.solvers import SOLVERS
 from mibp_cert.threats import LInf
 
@@ -41,8 +42,14 @@ def _root() -> None:
 def certify(
     dataset: Annotated[str, typer.Argument(help="Name of a built-in data set: two-moons.")],
     eps: Annotated[float, typer.Option(help="Each feature of each training row may be off by this much.")] = 0.01,
-    engine: Annotated[str, typer.Option(help="interval (fast, loose) or mibp (exact step, slow).")] = "mibp",
-    epochs: Annotated[int, typer.Option(help="Number of epochs.")] = 5,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="relational (fast, tight), interval (fast, loose), mibp (exact step, slow); or several: a,b."
+        ),
+    ] = "relational",
+    epochs: Annotated[int, typer.Option(help="Number of epochs.")] = 10,
+    select: Annotated[str, typer.Option(help="last epoch, or best-validation: certified accuracy decides.")] = "last",
     hidden: Annotated[str, typer.Option(help="Hidden layer sizes, such as 20 or 5,5.")] = "20",
     logits: Annotated[int | None, typer.Option(help="1 for the one-logit hinge; default one per class.")] = None,
     loss: Annotated[str, typer.Option(help="Training loss.")] = "hinge",
@@ -51,21 +58,28 @@ def certify(
     batch_mode: Annotated[str, typer.Option(help="shuffle, or subsample (fresh rows per step).")] = "shuffle",
     init: Annotated[str, typer.Option(help="Initial weights: torch or fullcert.")] = "torch",
     seed: Annotated[int, typer.Option(help="Seed of data, initial weights and batches.")] = 0,
-    predict: Annotated[str | None, typer.Option(help="interval or exact; default by engine.")] = None,
+    predict: Annotated[str | None, typer.Option(help="interval, relational or exact; default by engine.")] = None,
     solver: Annotated[str, typer.Option(help="scip, highs or gurobi.")] = "scip",
     gap: Annotated[float, typer.Option(help="Honest gap asked for, relative to each parameter's radius.")] = 0.01,
     unroll: Annotated[int, typer.Option(help="Steps kept in one program before relaxing to a box.")] = 1,
     nodes_per_program: Annotated[int | None, typer.Option(help="Node limit of one program.")] = None,
     seconds_per_program: Annotated[float, typer.Option(help="Time limit of one program.")] = math.inf,
     seconds_per_step: Annotated[float, typer.Option(help="Time budget of one step.")] = math.inf,
+    symbols: Annotated[int | None, typer.Option(help="Symbol budget of the relational engine.")] = None,
+    search: Annotated[int, typer.Option(help="Slopes tried in each direction per relational step.")] = 3,
+    attack: Annotated[bool, typer.Option(help="Train on attack datasets beside the certificate.")] = True,
+    witness: Annotated[Path | None, typer.Option(help="Save the strongest attack dataset (.npz).")] = None,
     jobs: Annotated[int | None, typer.Option(help="Worker processes; default one per core.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the run as JSON.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Train with proven bounds on every parameter and certify the test points."""
     console = Console(quiet=quiet)
-    if json_path is not None:
-        _check_writable(json_path)
+    engines = [name.strip() for name in engine.split(",")]
+    outputs = {name: _output_path(json_path, name, len(engines)) for name in engines}
+    for path in [*outputs.values(), witness]:
+        if path is not None:
+            _check_writable(path)
     settings = SolverSettings(
         solver=solver,
         gap=_at_least("gap", gap, 0.0),
@@ -77,35 +91,39 @@ def certify(
         jobs=jobs if jobs is None else int(_at_least("jobs", jobs, 1)),
     )
     data = load(dataset, seed)
-    outputs = len(data.train.classes) if logits is None else logits
-    network = Network.mlp([data.train.features, *_sizes(hidden), outputs])
+    classes = len(data.train.classes) if logits is None else logits
+    network = Network.mlp([data.train.features, *_sizes(hidden), classes])
     training = Training(epochs, batch_size, learning_rate, loss, seed, init, batch_mode)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True, quiet=quiet),
-        transient=True,
-        disable=quiet,
-    ) as progress:
-        run = certify_training(
-            network,
-            data,
-            LInf(eps),
-            training,
-            engine,
-            solver=settings,
-            unroll=unroll,
-            prediction=predict,
-            callbacks=_callbacks(progress, console, engine),
-        )
-    console.print(epochs_table(run))
-    console.print(summary(run), soft_wrap=True)
-    if json_path is not None:
-        _write(json_path, run)
-        console.print(f"Written to {json_path}", soft_wrap=True)
+    runs = []
+    for name in engines:
+        with _progress(quiet) as progress:
+            run = certify_training(
+                network,
+                data,
+                LInf(eps),
+                training,
+                name,
+                solver=settings,
+                relational=RelationalSettings(symbols, int(_at_least("search", search, 0))),
+                unroll=unroll,
+                prediction=predict,
+                select=select,
+                attacked=attack,
+                callbacks=_callbacks(progress, name),
+            )
+        runs.append(run)
+        console.print(epochs_table(run))
+        console.print(summary(run), soft_wrap=True)
+        path = outputs[name]
+        if path is not None:
+            path.write_text(json.dumps(run.to_json(), indent=1, allow_nan=False) + "\n")
+            console.print(f"Written to {path}", soft_wrap=True)
+        console.print()
+    if len(runs) > 1:
+        console.print(side_by_side(runs))
+    if witness is not None and runs[-1].attack is not None:
+        runs[-1].attack.save(witness)
+        console.print(f"Strongest attack dataset written to {witness}", soft_wrap=True)
 
 
 @app.command()
@@ -126,7 +144,18 @@ def doctor() -> None:
             console.print(f"solver {name}: {error}", soft_wrap=True)
 
 
-def _callbacks(progress: Progress, console: Console, engine: str) -> Callbacks:
+def _progress(quiet: bool) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=True, disable=quiet)
+
+
+def _callbacks(progress: Progress, engine: str) -> Callbacks:
     steps = progress.add_task(f"{engine}: training steps", total=None)
     programs = progress.add_task("programs in this step", total=None, visible=False)
 
@@ -137,16 +166,22 @@ def _callbacks(progress: Progress, console: Console, engine: str) -> Callbacks:
         progress.update(steps, completed=done, total=total)
 
     def on_epoch(record: EpochRecord) -> None:
-        console.print(
-            f"epoch {record.epoch}: {record.seconds:.2f} s, mean radius {record.radius_mean:.3g}, "
-            f"validation certified {percent(record.validation_certified)}"
+        progress.update(
+            steps,
+            description=f"{engine}: epoch {record.epoch}, mean radius {record.radius_mean:.3g}, "
+            f"validation certified {percent(record.validation_certified)}",
         )
 
-    def on_predict() -> None:
-        progress.update(steps, description="bounding test predictions", total=None)
+    def on_stage(name: str) -> None:
+        progress.update(steps, description=f"{engine}: {name}", total=None)
         progress.update(programs, visible=False)
 
-    return Callbacks(on_program, on_step, on_epoch, on_predict)
+    return Callbacks(on_program, on_step, on_epoch, on_stage)
+
+
+def _output_path(path: Path | None, engine: str, engines: int) -> Path | None:
+    """`out.json` for one engine; `out-interval.json`, `out-relational.json` for several."""
+    return path if path is None or engines == 1 else path.with_name(f"{path.stem}-{engine}{path.suffix}")
 
 
 def _sizes(text: str) -> list[int]:
@@ -171,12 +206,7 @@ def _check_writable(path: Path) -> None:
         if not existed:
             path.unlink()
     except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror}; choose another path for --json.") from None
-
-
-def _write(path: Path, run: CertifiedRun) -> None:
-    plain: dict[str, Any] = run.to_json()
-    path.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n")
+        raise UserError(f"Cannot write {path}: {error.strerror}; choose another path.") from None
 
 
 def main() -> None:

@@ -1,13 +1,17 @@
 """Certified training and certified prediction."""
 
+from mibp_cert.certify.attack import Attack, AttackSettings
 from mibp_cert.certify.predict import ABSTAIN, PREDICTIONS, Predictions, predict
 from mibp_cert.certify.run import CertifiedRun, EpochRecord, Training
-from mibp_cert.certify.train import ENGINES, Callbacks, certify_training
+from mibp_cert.certify.train import ENGINES, SELECTIONS, Callbacks, certify_training
 
 __all__ = [
     "ABSTAIN",
     "ENGINES",
     "PREDICTIONS",
+    "SELECTIONS",
+    "Attack",
+    "AttackSettings",
     "Callbacks",
     "CertifiedRun",
     "EpochRecord",

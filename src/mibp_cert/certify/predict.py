@@ -18,13 +18,16 @@ from mibp_cert.engines.concrete import evaluate
 from mibp_cert.engines.encode import Encoder, Symbolic
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.mibp import Brackets, bound_graph, treatments
+from mibp_cert.engines.relational import RelationalSet, bound_outputs
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network
 from mibp_cert.solvers import WorkerPool
 
 ABSTAIN = -1
-PREDICTIONS = ("interval", "exact")
+PREDICTIONS = ("interval", "relational", "exact")
+SLICE = 50
+"""Rows whose forms are held in memory at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +83,14 @@ def predict(
     pairs, speaks_for = margin_pairs(network)
     centre = nominal_classes(network, box.centre, x)
     relevant = speaks_for[None, :] == centre[:, None]
-    enclosure = interval.enclose(
-        network.margin_graph(len(x), pairs), {**box.tensors(network.layout), "x": Interval.point(x)}
-    )["margins"]
+    if method == "relational":
+        if not isinstance(box, RelationalSet):
+            raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
+        enclosure = relational_margins(network, box, x, pairs)[0]
+    else:
+        enclosure = interval.enclose(
+            network.margin_graph(len(x), pairs), {**box.tensors(network.layout), "x": Interval.point(x)}
+        )["margins"]
     margin = np.where(relevant, np.where(enclosure.sound, enclosure.low, -np.inf), np.inf).min(axis=1)
     report = StepReport()
     usable = bool(Interval(box.lower, box.upper).sound.all())
@@ -99,6 +107,19 @@ def predict(
         margin[undecided] = np.maximum(margin[undecided], refined)
     decided = (margin > 0) & np.isfinite(margin) if usable else np.zeros(len(x), dtype=bool)
     return Predictions(np.where(decided, centre, ABSTAIN).astype(np.intp), centre, margin, method, report)
+
+
+def relational_margins(network: Network, state: RelationalSet, x: Array, pairs: Array) -> tuple[Interval, Array]:
+    """Bounds of all margins (rows × pairs) as single expressions, and their coefficients on the data's noise."""
+    low, high, linear = [], [], []
+    for start in range(0, len(x), SLICE):
+        rows = x[start : start + SLICE]
+        form = bound_outputs(network.margin_graph(len(rows), pairs), state, network.layout, rows)["margins"]
+        generators = form.dense()
+        low.append(form.range.low)
+        high.append(form.range.high)
+        linear.append(np.zeros((*form.shape, state.data)) if generators is None else generators[..., : state.data])
+    return Interval(np.concatenate(low), np.concatenate(high)), np.concatenate(linear)
 
 
 def _exact_margins(

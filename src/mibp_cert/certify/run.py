@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mibp_cert.certify.attack import Attack
 from mibp_cert.certify.predict import Predictions, predict
 from mibp_cert.data import Dataset, Split, steps_per_epoch
 from mibp_cert.engines.base import Box
@@ -86,12 +87,33 @@ class CertifiedRun:
     unroll: int
     bounds: Box
     theta: Array
+    steps: int
+    """The certificate is about training for exactly this many steps."""
+    select: str
+    diverged: int | None
+    """The step at which the bounds diverged, if they did."""
     history: tuple[EpochRecord, ...]
     programs: int
     nodes: int
     fallbacks: int
     test: Predictions | None
-    nominal_accuracy: float | None
+    nominal: NDArray[np.intp] | None
+    """Classes that the clean model gives to the test points."""
+    attack: Attack | None
+
+    @property
+    def nominal_accuracy(self) -> float | None:
+        """Accuracy of the clean model on the test points."""
+        if self.nominal is None or not isinstance(self.data, Split):
+            return None
+        return float(np.mean(self.nominal == self.data.test.y))
+
+    @property
+    def attacked_accuracy(self) -> float | None:
+        """Share of test points that are right for the clean model and for every attacked one; certified can be no higher."""
+        if self.attack is None or self.nominal is None or not isinstance(self.data, Split):
+            return None
+        return self.attack.attacked_accuracy(self.nominal, self.data.test.y)
 
     @property
     def train(self) -> Dataset:
@@ -142,6 +164,9 @@ class CertifiedRun:
                 "gap": self.solver.gap,
             },
             "prediction": self.prediction,
+            "select": self.select,
+            "steps": self.steps,
+            "diverged": self.diverged,
             "steps_per_epoch": steps_per_epoch(len(self.train), self.training.batch_size),
             "soundness": self.soundness,
             "data_sha256": self.train.sha256,
@@ -156,5 +181,14 @@ class CertifiedRun:
                 "nominal_accuracy": self.nominal_accuracy,
                 "certified_accuracy": self.test.certified_accuracy(self.data.test.y),
                 "certification_rate": self.test.certification_rate(),
+            }
+        if self.attack is not None:
+            inner = self.attack.inner().radius
+            plain["test"]["attacked_accuracy"] = self.attacked_accuracy
+            plain["attack"] = {
+                "datasets": len(self.attack.theta),
+                "flips": self.attack.flips,
+                "inner_radius_mean": float(inner.mean()),
+                "outer_radius_mean": float(self.bounds.radius.mean()),
             }
         return plain

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from mibp_cert.certify.predict import PREDICTIONS, Predictions, nominal_classes, predict
+from mibp_cert.certify.attack import AttackSettings, attack, check_certificates
+from mibp_cert.certify.predict import ABSTAIN, PREDICTIONS, Predictions, nominal_classes, predict
 from mibp_cert.certify.run import CertifiedRun, EpochRecord, Training
 from mibp_cert.data import Dataset, Split, batch_plan, steps_per_epoch
 from mibp_cert.engines import concrete
@@ -16,28 +17,32 @@ from mibp_cert.engines.base import Box, Engine, StepReport
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
+from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings
 from mibp_cert.engines.rounding import Array
-from mibp_cert.errors import Interrupted, UserError
+from mibp_cert.errors import Interrupted, SoundnessError, UserError
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool, solver_named
-from mibp_cert.threats import LInf, Threat
+from mibp_cert.threats import LInf, Threat, ThreatSet
 
-ENGINES = ("interval", "mibp")
+ENGINES = ("interval", "mibp", "relational")
+SELECTIONS = ("last", "best-validation")
+DIVERGED = 1e6
+"""A radius beyond this multiple of the largest parameter (at least 1) says nothing any more: the run stops."""
 
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What a caller may want to hear: programs within a step, finished steps, finished epochs."""
+    """What a caller may want to hear: programs within a step, finished steps, finished epochs, and what comes after."""
 
     on_program: Callable[[int, int], None] = lambda done, total: None
     on_step: Callable[[int, int], None] = lambda done, total: None
     on_epoch: Callable[[EpochRecord], None] = lambda record: None
-    on_predict: Callable[[], None] = lambda: None
+    on_stage: Callable[[str], None] = lambda name: None
 
 
 @dataclass
 class Totals:
-    """Sums over the whole run."""
+    """Sums over several steps."""
 
     programs: int = 0
     nodes: int = 0
@@ -48,9 +53,25 @@ class Totals:
         self.programs += report.programs
         self.nodes += report.nodes
         self.fallbacks += report.fallbacks
+        self.reports.append(report)
 
 
-def make_engine(name: str, settings: SolverSettings, unroll: int, on_program: Callable[[int, int], None]) -> Engine:
+@dataclass(frozen=True, eq=False)
+class State:
+    """Where training stands: bounds, the clean model, and how many steps led there."""
+
+    bounds: Box
+    theta: Array
+    steps: int
+
+
+def make_engine(
+    name: str,
+    settings: SolverSettings,
+    relational: RelationalSettings,
+    unroll: int,
+    on_program: Callable[[int, int], None],
+) -> Engine:
     """The engine called `name`."""
     if name not in ENGINES:
         raise UserError(f"There is no engine called {name!r}; choose one of {', '.join(ENGINES)}.")
@@ -58,7 +79,7 @@ def make_engine(name: str, settings: SolverSettings, unroll: int, on_program: Ca
         return MibpEngine(settings, unroll=unroll, progress=on_program)
     if unroll != 1:
         raise UserError(f"Only the engine 'mibp' can unroll several steps; leave unroll at 1 for '{name}'.")
-    return IntervalEngine()
+    return IntervalEngine() if name == "interval" else RelationalEngine(relational)
 
 
 def certify_training(
@@ -66,73 +87,61 @@ def certify_training(
     data: Split | Dataset,
     threat: Threat | None = None,
     training: Training | None = None,
-    engine: str = "mibp",
+    engine: str = "relational",
     *,
     solver: SolverSettings | None = None,
+    relational: RelationalSettings | None = None,
+    attack_settings: AttackSettings | None = None,
     unroll: int = 1,
     prediction: str | None = None,
+    select: str = "last",
+    attacked: bool = True,
     theta0: Array | None = None,
     callbacks: Callbacks | None = None,
 ) -> CertifiedRun:
     """Train on every dataset that the threat allows, at once, and say what can be certified.
 
     Returns bounds that contain the parameters of every model that `training` could have produced from `θ₀`, together with the
-    model trained on the clean data and, if `data` has a test part, certified predictions for it.
+    model trained on the clean data and, if `data` has a test part, certified predictions for it and an attack beside them.
+    `select="best-validation"` picks the number of epochs with the highest certified accuracy on the (trusted) validation part;
+    the certificate is then about training for exactly that many steps.
 
     >>> from mibp_cert.data import two_moons
-    >>> run = certify_training(Network.mlp([2, 4, 2]), two_moons(0), LInf(0.01), Training(epochs=1), "interval")
-    >>> bool((run.bounds.lower <= run.theta).all() and (run.theta <= run.bounds.upper).all())
+    >>> run = certify_training(Network.mlp([2, 4, 2]), two_moons(0), LInf(0.01), Training(epochs=1))
+    >>> run.bounds.contains(run.theta)
     True
     """
     training, settings, hear = training or Training(), solver or SolverSettings(), callbacks or Callbacks()
-    train = data.train if isinstance(data, Split) else data
-    if train.features != network.features:
-        raise UserError(
-            f"The data have {train.features} columns but the network takes {network.features}; change its first size."
-        )
-    threat = threat or LInf(0.0)
-    members = threat.bind(train)
-    made = make_engine(engine, settings, unroll, hear.on_program)
+    threat, train = threat or LInf(0.0), data.train if isinstance(data, Split) else data
+    made = make_engine(engine, settings, relational or RelationalSettings(), unroll, hear.on_program)
     method = prediction or made.default_prediction
-    if method not in PREDICTIONS:
-        raise UserError(f"There is no prediction called {method!r}; choose one of {', '.join(PREDICTIONS)}.")
-    if method == "exact":
-        solver_named(settings.solver)
-    steps = plan_steps(network, training, train, made.unroll)
-    theta = network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64)
-    if theta.shape != (network.layout.size,) or not np.isfinite(theta).all():
+    _check_request(network, data, method, made, settings, select)
+    members = threat.bind(train)
+    plan = plan_steps(network, training, train, made.unroll)
+    start = network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64)
+    if start.shape != (network.layout.size,) or not np.isfinite(start).all():
         raise UserError(f"The initial parameters must be {network.layout.size} finite numbers.")
-
-    box, totals, history = Box.point(theta), Totals(), []
-    per_epoch = steps_per_epoch(len(train), training.batch_size)
-    since, count, start = Totals(), 0, time.perf_counter()
+    totals, history, states = Totals(), [], []
     try:
-        for step, size in steps:
-            box, report = made.advance(box, step, members)
-            theta = concrete.train_step(step, theta, train.x[step.rows], train.one_hot[step.rows])
-            count += size
-            box.check(network.layout, count)
-            since.add(report)
-            since.reports.append(report)
-            totals.add(report)
-            hear.on_step(count, training.epochs * per_epoch)
-            if count % per_epoch == 0:
-                seconds = time.perf_counter() - start
-                record = _epoch(network, data, box, theta, count // per_epoch, seconds, since)
-                history.append(record)
-                hear.on_epoch(record)
-                since, start = Totals(), time.perf_counter()
-        test: Predictions | None = None
-        nominal = None
+        for state, record in _train(network, data, members, training, made, plan, start, totals, hear):
+            states.append(state)
+            history.append(record)
+        diverged = None if states and states[-1].steps == sum(size for _, size in plan) else totals_steps(totals, plan)
+        chosen = _choose(states, history, select, diverged)
+        test, nominal, found = None, None, None
         if isinstance(data, Split):
-            hear.on_predict()
-            pool = made.pool if isinstance(made, MibpEngine) else WorkerPool(settings.jobs)
-            with pool:
-                test = predict(network, box, data.test.x, method, settings, pool)
+            nominal = nominal_classes(network, chosen.theta, data.test.x)
+            hear.on_stage("bounding test predictions")
+            test = _predict(network, chosen, data.test.x, method, settings, made, diverged, select)
             totals.add(test.report)
-            nominal = float(np.mean(nominal_classes(network, theta, data.test.x) == data.test.y))
+            if attacked:
+                hear.on_stage("attacking")
+                single = _truncate(plan_steps(network, training, train, 1), chosen.steps)
+                known = chosen.bounds if isinstance(chosen.bounds, RelationalSet) else None
+                found = attack(network, single, start, members, data.test.x, nominal, known, attack_settings)
+                check_certificates(found, test, chosen.bounds)
     except KeyboardInterrupt:
-        raise Interrupted(f"Interrupted after {count} training step(s); no result was written.") from None
+        raise Interrupted(f"Interrupted after {len(totals.reports)} training step(s); no result was written.") from None
     finally:
         made.close()
     return CertifiedRun(
@@ -141,19 +150,123 @@ def certify_training(
         threat=threat,
         training=training,
         engine=made.name,
-        soundness=made.soundness if method == "interval" else "solver-tolerance",
+        soundness="solver-tolerance" if method == "exact" else made.soundness,
         prediction=method,
         solver=settings,
         unroll=made.unroll,
-        bounds=box,
-        theta=theta,
+        bounds=chosen.bounds,
+        theta=chosen.theta,
+        steps=chosen.steps,
+        select=select,
+        diverged=diverged,
         history=tuple(history),
         programs=totals.programs,
         nodes=totals.nodes,
         fallbacks=totals.fallbacks,
         test=test,
-        nominal_accuracy=nominal,
+        nominal=nominal,
+        attack=found,
     )
+
+
+def _check_request(
+    network: Network, data: Split | Dataset, method: str, made: Engine, settings: SolverSettings, select: str
+) -> None:
+    """Refuse what cannot be done before any work is done."""
+    train = data.train if isinstance(data, Split) else data
+    if train.features != network.features:
+        raise UserError(
+            f"The data have {train.features} columns but the network takes {network.features}; change its first size."
+        )
+    if method not in PREDICTIONS:
+        raise UserError(f"There is no prediction called {method!r}; choose one of {', '.join(PREDICTIONS)}.")
+    if method == "relational" and made.name != "relational":
+        raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
+    if method == "exact":
+        solver_named(settings.solver)
+    if select not in SELECTIONS:
+        raise UserError(f"There is no selection called {select!r}; choose one of {', '.join(SELECTIONS)}.")
+    if select == "best-validation" and not isinstance(data, Split):
+        raise UserError("Choosing the epoch on validation data needs data with a validation part.")
+
+
+def _train(
+    network: Network,
+    data: Split | Dataset,
+    members: ThreatSet,
+    training: Training,
+    made: Engine,
+    plan: list[tuple[Step, int]],
+    theta: Array,
+    totals: Totals,
+    hear: Callbacks,
+) -> Iterator[tuple[State, EpochRecord]]:
+    """One step after another; yields at the end of every epoch, and stops early when the bounds diverge."""
+    train = data.train if isinstance(data, Split) else data
+    per_epoch, count, box = steps_per_epoch(len(train), training.batch_size), 0, Box.point(theta)
+    since, start = Totals(), time.perf_counter()
+    for step, size in plan:
+        box, report = made.advance(box, step, members)
+        theta = concrete.train_step(step, theta, train.x[step.rows], train.one_hot[step.rows])
+        count += size
+        since.add(report)
+        totals.add(report)
+        if _has_diverged(box):
+            return
+        box.check(network.layout, count)
+        hear.on_step(count, training.epochs * per_epoch)
+        if count % per_epoch == 0:
+            seconds = time.perf_counter() - start
+            record = _epoch(network, data, box, theta, count // per_epoch, seconds, since, made)
+            hear.on_epoch(record)
+            yield State(box, theta, count), record
+            since, start = Totals(), time.perf_counter()
+
+
+def _has_diverged(box: Box) -> bool:
+    """Infinite bounds, or a radius beyond any sane multiple of the parameters. NaN and inverted bounds are errors instead."""
+    infinite = np.isinf(box.lower).any() or np.isinf(box.upper).any()
+    scale = max(1.0, float(np.abs(box.centre).max())) if not infinite else 1.0
+    return bool(infinite or box.radius.max() > DIVERGED * scale)
+
+
+def totals_steps(totals: Totals, plan: list[tuple[Step, int]]) -> int:
+    """Number of training steps behind the reports so far."""
+    return sum(size for _, size in plan[: len(totals.reports)])
+
+
+def _choose(states: list[State], history: list[EpochRecord], select: str, diverged: int | None) -> State:
+    if not states:
+        raise SoundnessError(
+            f"The bounds diverged: no prediction can be certified after step {diverged}, within the first epoch; use a smaller "
+            "eps or learning rate."
+        )
+    if select == "last":
+        return states[-1]
+    return states[int(np.argmax([record.validation_certified or 0.0 for record in history]))]
+
+
+def _predict(
+    network: Network,
+    chosen: State,
+    x: Array,
+    method: str,
+    settings: SolverSettings,
+    made: Engine,
+    diverged: int | None,
+    select: str,
+) -> Predictions:
+    if diverged is not None and select == "last":
+        # The training asked for goes on past the divergence: nothing is known of its models.
+        n = len(x)
+        centre = nominal_classes(network, chosen.theta, x)
+        return Predictions(np.full(n, ABSTAIN, dtype=np.intp), centre, np.full(n, -np.inf), method, StepReport())
+    with made.pool if isinstance(made, MibpEngine) else WorkerPool(settings.jobs) as pool:
+        return predict(network, chosen.bounds, x, method, settings, pool)
+
+
+def _truncate(plan: list[tuple[Step, int]], steps: int) -> list[Step]:
+    return [step for step, _ in plan[:steps]]
 
 
 def plan_steps(network: Network, training: Training, train: Dataset, unroll: int) -> list[tuple[Step, int]]:
@@ -173,13 +286,21 @@ def plan_steps(network: Network, training: Training, train: Dataset, unroll: int
 
 
 def _epoch(
-    network: Network, data: Split | Dataset, box: Box, theta: Array, epoch: int, seconds: float, since: Totals
+    network: Network,
+    data: Split | Dataset,
+    box: Box,
+    theta: Array,
+    epoch: int,
+    seconds: float,
+    since: Totals,
+    made: Engine,
 ) -> EpochRecord:
     nominal = certified = None
     if isinstance(data, Split):
         validation = data.validation
+        method = "relational" if made.name == "relational" else "interval"
         nominal = float(np.mean(nominal_classes(network, theta, validation.x) == validation.y))
-        certified = predict(network, box, validation.x, "interval").certified_accuracy(validation.y)
+        certified = predict(network, box, validation.x, method).certified_accuracy(validation.y)
     gaps = [report.gap.max() for report in since.reports if report.gap.size]
     return EpochRecord(
         epoch=epoch,

@@ -24,17 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from mibp_cert.engines import interval
 from mibp_cert.engines.rounding import Interval
-from mibp_cert.graph import Graph, Node, Rule, interpret, parse_spec
-from mibp_cert.graph.ops import Shape
+from mibp_cert.graph import Graph, Node, Rule, interpret
+from mibp_cert.graph.ops import Shape, product_index
 from mibp_cert.solvers.program import Affine, Array, Index, ProgramBuilder, with_columns
 
 NONE = -1
@@ -147,7 +145,7 @@ class Encoder:
     # Products --------------------------------------------------------------------------------------------------------
 
     def _contract(self, node: Node, a: Symbolic, b: Symbolic) -> Symbolic:
-        ia, ib, io = _product_index(node.attribute, a.range.low.shape, b.range.low.shape)
+        ia, ib, io = product_index(node.attribute, a.range.low.shape, b.range.low.shape)
         size = int(np.prod(node.shape))
         mid_a, mid_b, rad_a, rad_b = a.middle, b.middle, a.radius, b.radius
         live = ((mid_a != 0) | (rad_a > 0))[ia] & ((mid_b != 0) | (rad_b > 0))[ib]
@@ -308,18 +306,3 @@ class Encoder:
 def _broadcast_index(shape: Shape, target: Shape) -> Index:
     """Flat element numbers of an operand, broadcast to the target's shape."""
     return np.broadcast_to(np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape), target).ravel()
-
-
-@lru_cache(maxsize=64)
-def _product_index(text: str, left: Shape, right: Shape) -> tuple[Index, Index, Index]:
-    """Flat numbers of left operand, right operand and output for every elementary product of a contraction."""
-    spec = parse_spec(text)
-    sizes = dict(zip(spec.left + spec.right, left + right, strict=True))
-    full = tuple(sizes[letter] for letter in spec.letters)
-    out = tuple(sizes[letter] for letter in spec.out)
-
-    def numbers(shape: Shape, letters: str) -> NDArray[np.intp]:
-        own = np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)
-        return np.broadcast_to(spec.align(own, letters), full).ravel()
-
-    return numbers(left, spec.left), numbers(right, spec.right), numbers(out, spec.out)

@@ -92,6 +92,21 @@ def parse_spec(text: str) -> Spec:
     return Spec(left, right, out)
 
 
+@lru_cache(maxsize=64)
+def product_index(text: str, left: Shape, right: Shape) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Flat numbers of left operand, right operand and output for every elementary product of a contraction."""
+    spec = parse_spec(text)
+    sizes = dict(zip(spec.left + spec.right, left + right, strict=True))
+    full = tuple(sizes[letter] for letter in spec.letters)
+    out = tuple(sizes[letter] for letter in spec.out)
+
+    def numbers(shape: Shape, letters: str) -> NDArray[np.intp]:
+        own = np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)
+        return np.broadcast_to(spec.align(own, letters), full).ravel()
+
+    return numbers(left, spec.left), numbers(right, spec.right), numbers(out, spec.out)
+
+
 def frozen(array: ArrayLike) -> NDArray[np.float64]:
     """A read-only float64 copy."""
     copy = np.array(array, dtype=np.float64)

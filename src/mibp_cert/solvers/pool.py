@@ -8,6 +8,7 @@ reported as None. Results of finished groups are never lost.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -21,9 +22,10 @@ Item = TypeVar("Item")
 _THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C goes to every process of the terminal; the main process decides and ends its workers."""
+def _start_worker() -> None:
+    """Leave Ctrl-C to the main process (the terminal sends it to all), and die silently: the main process reports it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 class WorkerPool:
@@ -47,7 +49,7 @@ class WorkerPool:
 
     def _executor(self) -> Any:
         self._started = True
-        return get_reusable_executor(max_workers=self.jobs, timeout=600, env=_THREADS, initializer=_ignore_interrupts)
+        return get_reusable_executor(max_workers=self.jobs, timeout=600, env=_THREADS, initializer=_start_worker)
 
     def map(
         self, function: Callable[..., list[Any]], shared: Any, groups: Sequence[Sequence[Item]]

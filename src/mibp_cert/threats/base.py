@@ -5,7 +5,7 @@ datasets `(X', Y')` that may have been used, seen in five ways that the tests ho
 
 - `hull()`: bounds of every cell and every label entry;
 - `noise()`: the data as an affine image of blocks of symbols that are known by their support function;
-- `worst(g_x, g_y)`: the member that minimises `⟨g_x, X'⟩ + ⟨g_y, Y'⟩`;
+- `worst(g)`: a member whose symbols minimise `g·ε` over the blocks (the dataset that attains the support's lower end);
 - `constraints(builder, rows)`: cells as affine expressions of program variables, with the exact constraints among them;
 - `sample(rng, n)`: members, extreme points among them.
 
@@ -49,6 +49,10 @@ class Block(ABC):
         """Lower and upper end of `g·ε` over the block, for coefficients `g` (… × symbols of the block)."""
 
     @abstractmethod
+    def magnitude(self) -> Array:
+        """Largest `|ε_j|` in the block, for each of its symbols."""
+
+    @abstractmethod
     def minimiser(self, g: Array) -> Array:
         """A member of the block at which `g·ε` is smallest, for one coefficient vector `g`."""
 
@@ -62,6 +66,9 @@ class BoxBlock(Block):
     def support(self, g: Array) -> tuple[Array, Array]:
         reach = np.abs(g).sum(axis=-1)
         return -reach, reach
+
+    def magnitude(self) -> Array:
+        return np.ones(len(self.symbols))
 
     def minimiser(self, g: Array) -> Array:
         return np.where(g >= 0, -1.0, 1.0)
@@ -99,8 +106,8 @@ class ThreatSet(ABC):
         """The data as an affine image of symbol blocks; encloses `𝒟`."""
 
     @abstractmethod
-    def worst(self, g_x: Array, g_y: Array) -> tuple[Array, Array]:
-        """A member that minimises `⟨g_x, X'⟩ + ⟨g_y, Y'⟩`."""
+    def worst(self, g: Array) -> tuple[Array, Array]:
+        """A member `(X', Y')` whose symbols minimise `g·ε`, for one coefficient per symbol of `noise()`."""
 
     @abstractmethod
     def constraints(self, builder: ProgramBuilder, rows: NDArray[np.intp]) -> tuple[Affine, Affine]:

@@ -75,14 +75,20 @@ class LInfSet(ThreatSet):
         centre = 0.5 * (self.low + self.high)
         # Rounded up until centre ± radius covers both ends.
         radius = np.maximum(np.nextafter(self.high - centre, np.inf), np.nextafter(centre - self.low, np.inf)).ravel()
-        cells = np.flatnonzero((self.high > self.low).ravel())
+        cells = self._cells()
         count = len(cells)
         x_linear = sparse.csr_matrix((radius[cells], (cells, np.arange(count))), shape=(centre.size, count))
         y_linear = sparse.csr_matrix((self.clean.one_hot.size, count))
         return Noise(centre, self.clean.one_hot, x_linear, y_linear, (BoxBlock(np.arange(count)),))
 
-    def worst(self, g_x: Array, g_y: Array) -> tuple[Array, Array]:
-        return np.where(g_x >= 0, self.low, self.high), self.clean.one_hot
+    def worst(self, g: Array) -> tuple[Array, Array]:
+        push = np.zeros(self.low.size)
+        push[self._cells()] = g
+        return np.where(push.reshape(self.low.shape) >= 0, self.low, self.high), self.clean.one_hot
+
+    def _cells(self) -> NDArray[np.intp]:
+        """Flat numbers of the cells that may move, one symbol each."""
+        return np.flatnonzero((self.high > self.low).ravel())
 
     def constraints(self, builder: ProgramBuilder, rows: NDArray[np.intp]) -> tuple[Affine, Affine]:
         x = Affine.box(builder, self.low[rows].ravel(), self.high[rows].ravel())

@@ -1,0 +1,214 @@
+"""The other side: datasets of the threat, trained for real, that try to change predictions and to move parameters.
+
+The linear part of the relational bound is an attack: for a test point, the dataset that minimises the linear part of its margin
+over the noise; for a parameter, the datasets that push it furthest down and up. Random members and a few rounds of improvement
+join them. Every dataset is checked to be a member before it is used, and all are trained at once. A certified class that an
+attack contradicts is a soundness bug and stops the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.certify.predict import ABSTAIN, Predictions, margin_pairs, relational_margins
+from mibp_cert.engines import concrete
+from mibp_cert.engines.base import Box
+from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings
+from mibp_cert.engines.rounding import Array
+from mibp_cert.errors import SoundnessError
+from mibp_cert.nets import Network, Step
+from mibp_cert.threats import ThreatSet
+
+CHUNK = 64
+"""Datasets trained at once."""
+
+
+@dataclass(frozen=True)
+class AttackSettings:
+    """How hard to try: random members, test points attacked along the linear part, improvement rounds of `tries` datasets."""
+
+    members: int = 40
+    points: int = 60
+    parameters: int = 60
+    rounds: int = 4
+    tries: int = 24
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """What the attacks reached: models `theta` (datasets × parameters), their classes on the test points, and a witness."""
+
+    theta: Array
+    classes: NDArray[np.intp]
+    origins: tuple[str, ...]
+    witness: tuple[Array, Array]
+    """The dataset that changes the most predictions."""
+    flips: int
+    """How many predictions the witness changes."""
+
+    def attacked_classes(self, nominal: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The nominal class where no attack changed it, else the class of the first attack that did."""
+        changed = self.classes != nominal[None, :]
+        first = changed.argmax(axis=0)
+        return np.where(changed.any(axis=0), self.classes[first, np.arange(len(nominal))], nominal)
+
+    def attacked_accuracy(self, nominal: NDArray[np.intp], y: NDArray[np.intp]) -> float:
+        """Share of points that are right for the clean model and for every attacked one."""
+        right = (self.classes == y[None, :]).all(axis=0) & (nominal == y)
+        return float(np.mean(right))
+
+    def inner(self) -> Box:
+        """Smallest box around all models reached: how much of a bound is real."""
+        return Box(self.theta.min(axis=0), self.theta.max(axis=0))
+
+    def save(self, path: Path) -> None:
+        """Write the witness dataset as a NumPy archive (`x`, one-hot `y`)."""
+        with path.open("wb") as target:
+            np.savez(target, x=self.witness[0], y=self.witness[1])
+
+
+class _Trainer:
+    """Trains members for real and keeps what they lead to."""
+
+    def __init__(self, network: Network, steps: list[Step], theta0: Array, threat: ThreatSet, x: Array) -> None:
+        self.network, self.steps, self.theta0, self.threat, self.x = network, steps, theta0, threat, x
+        self.theta: list[Array] = []
+        self.logits: list[Array] = []
+        self.origins: list[str] = []
+        self.data: list[tuple[Array, Array]] = []
+
+    def add(self, members: list[tuple[Array, Array]], origin: str) -> None:
+        for x, y in members:
+            if not self.threat.contains(x, y):
+                raise SoundnessError(f"An attack dataset ({origin}) is not a member of the threat; this is a bug.")
+        graph = self.network.forward_graph(len(self.x))
+        for start in range(0, len(members), CHUNK):
+            part = members[start : start + CHUNK]
+            x, y = np.stack([m[0] for m in part]), np.stack([m[1] for m in part])
+            theta = np.broadcast_to(self.theta0, (len(part), len(self.theta0)))
+            trained = concrete.train(self.steps, theta, x, y)
+            inputs = {
+                **self.network.layout.unflatten(trained),
+                "x": np.broadcast_to(self.x, (len(part), *self.x.shape)),
+            }
+            self.theta += list(trained)
+            self.logits += list(concrete.evaluate(graph, inputs)["logits"])
+        self.origins += [f"{origin} {i}" for i in range(len(members))]
+        self.data += members
+
+    def classes(self) -> NDArray[np.intp]:
+        logits = np.stack(self.logits)
+        classes = logits.argmax(axis=-1) if logits.shape[-1] > 1 else logits[..., 0] > 0
+        return np.asarray(classes, dtype=np.intp)
+
+    def margins(self, nominal: NDArray[np.intp]) -> Array:
+        """Margin of the nominal class, for each dataset and point: negative where the attack succeeds."""
+        logits = np.stack(self.logits)
+        if logits.shape[-1] == 1:
+            return np.where(nominal == 1, logits[..., 0], -logits[..., 0])
+        own = np.take_along_axis(logits, nominal[None, :, None], axis=-1)[..., 0]
+        rest = np.where(np.arange(logits.shape[-1]) == nominal[None, :, None], -np.inf, logits).max(axis=-1)
+        return np.asarray(own - rest)
+
+
+def attack(
+    network: Network,
+    steps: list[Step],
+    theta0: Array,
+    threat: ThreatSet,
+    x: Array,
+    nominal: NDArray[np.intp],
+    state: RelationalSet | None = None,
+    settings: AttackSettings | None = None,
+) -> Attack:
+    """Attack the predictions of `x` (and every parameter) through the training data.
+
+    `state`: the relational set after the last step, if the run has one; else it is computed here, without slope search.
+    """
+    settings = settings or AttackSettings()
+    rng = np.random.default_rng([settings.seed, 2])
+    trainer = _Trainer(network, steps, theta0, threat, x)
+    trainer.add(
+        [(threat.clean.x, threat.clean.one_hot)] if threat.contains(threat.clean.x, threat.clean.one_hot) else [],
+        "clean data",
+    )
+    trainer.add(threat.sample(rng, settings.members), "random member")
+    state = state or _relational_state(steps, theta0, threat)
+    if state is not None and state.data:
+        trainer.add(_parameter_attacks(state, threat, settings), "parameter attack")
+        trainer.add(_point_attacks(network, state, threat, x, nominal, settings), "point attack")
+    _improve(trainer, threat, nominal, settings, rng)
+    classes = trainer.classes()
+    flips = (classes != nominal[None, :]).sum(axis=1)
+    worst = int(flips.argmax())
+    return Attack(np.stack(trainer.theta), classes, tuple(trainer.origins), trainer.data[worst], int(flips[worst]))
+
+
+def _relational_state(steps: list[Step], theta0: Array, threat: ThreatSet) -> RelationalSet | None:
+    """The linear part, for runs of other engines; None where it cannot be had."""
+    engine, box = RelationalEngine(RelationalSettings(search=0)), Box.point(theta0)
+    for step in steps:
+        after, _ = engine.advance(box, step, threat)
+        if not (np.isfinite(after.lower).all() and np.isfinite(after.upper).all()):
+            break
+        box = after
+    return box if isinstance(box, RelationalSet) else None
+
+
+def _parameter_attacks(state: RelationalSet, threat: ThreatSet, settings: AttackSettings) -> list[tuple[Array, Array]]:
+    """Push the widest parameters down and up."""
+    order = np.argsort(-state.radius, kind="stable")[: settings.parameters]
+    return [threat.worst(sign * state.linear[i, : state.data]) for i in order for sign in (1.0, -1.0)]
+
+
+def _point_attacks(
+    network: Network,
+    state: RelationalSet,
+    threat: ThreatSet,
+    x: Array,
+    nominal: NDArray[np.intp],
+    settings: AttackSettings,
+) -> list[tuple[Array, Array]]:
+    """Minimise the linear part of the margins that are closest to zero."""
+    pairs, speaks_for = margin_pairs(network)
+    bounds, linear = relational_margins(network, state, x, pairs)
+    low = np.where(speaks_for[None, :] == nominal[:, None], bounds.low, np.inf)
+    closest = np.argsort(np.abs(np.nan_to_num(low.min(axis=1), nan=0.0)), kind="stable")[: settings.points]
+    return [threat.worst(linear[i, int(np.nan_to_num(low[i], nan=-np.inf).argmin())]) for i in closest]
+
+
+def _improve(
+    trainer: _Trainer, threat: ThreatSet, nominal: NDArray[np.intp], settings: AttackSettings, rng: np.random.Generator
+) -> None:
+    """Mix the most successful datasets row by row with each other; a mixture of members need not be one, so it is checked."""
+    for round_number in range(settings.rounds):
+        margins = trainer.margins(nominal)
+        # The points nearest to their decision are the ones worth fighting for.
+        target = np.argsort(np.abs(margins.min(axis=0)), kind="stable")[: settings.tries]
+        mixed = []
+        for point in target:
+            best, second = np.argsort(margins[:, point], kind="stable")[:2]
+            choose = rng.random((len(threat.clean), 1)) < 0.5
+            pair = tuple(np.where(choose, trainer.data[best][i], trainer.data[second][i]) for i in (0, 1))
+            if threat.contains(pair[0], pair[1]):
+                mixed.append((pair[0], pair[1]))
+        if mixed:
+            trainer.add(mixed, f"improvement round {round_number}, mixture")
+
+
+def check_certificates(found: Attack, answer: Predictions, bounds: Box) -> None:
+    """Raise `SoundnessError`, naming the dataset, if an attack contradicts a certified class or leaves the bounds."""
+    wrong = (found.classes != answer.classes[None, :]) & (answer.classes != ABSTAIN)[None, :]
+    outside = ~((bounds.lower <= found.theta) & (found.theta <= bounds.upper)).all(axis=1)
+    for bad, what in ((wrong.any(axis=1), "contradicts a certified class"), (outside, "leaves the parameter bounds")):
+        if bad.any():
+            index = int(bad.argmax())
+            raise SoundnessError(
+                f"The model trained on the attack dataset '{found.origins[index]}' {what}: the bounds are not sound. "
+                "Please report this with the settings of the run; nothing of it may be used."
+            )

@@ -1,0 +1,268 @@
+"""The `relational` engine: parameters as functions of the data's own noise, to first order, with a remainder.
+
+Between steps the set is `{ c + G·ε + b : ε ∈ 𝓔, |b| ≤ r } ∩ [lower, upper]`. The symbols are the data's noise, the same ones in
+every step, followed by symbols made on the way: one for each unstable gate, and after each update one for each parameter's
+remainder, so that later steps know it too. Above a budget the smallest generators are folded back into the remainder.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.engines.affine import AffineRules
+from mibp_cert.engines.base import Box, Engine, StepReport
+from mibp_cert.engines.forms import Form, Symbols, upward, widened
+from mibp_cert.engines.rounding import Array, Interval
+from mibp_cert.errors import UserError
+from mibp_cert.graph import Graph, check_support
+from mibp_cert.nets import Layout, Step
+from mibp_cert.threats import Noise, ThreatSet
+
+
+@dataclass(frozen=True, eq=False)
+class RelationalSet(Box):
+    """A box with generators: `centre + linear·ε`, slack in `slack`; the first `data` columns are the data's noise."""
+
+    middle: Array
+    linear: Array
+    slack: Array
+    noise: Noise
+    slope: float = 1.0
+    """Slope cap that the last step chose; the next search starts there."""
+
+    @property
+    def data(self) -> int:
+        return self.noise.symbols
+
+    def residual(self, theta: Array, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+        """What is left of `θ` after the known data noise: `θ − c − G_data·ε`, in extended precision."""
+        known = self.linear[:, : self.data].astype(np.longdouble) @ epsilon.astype(np.longdouble)
+        return theta.astype(np.longdouble) - self.middle.astype(np.longdouble) - known
+
+    def cover(self) -> Array:
+        """How large a residual the other symbols and the slack admit."""
+        return upward(np.abs(self.linear[:, self.data :]).sum(axis=1) + self.slack, self.linear.shape[1])
+
+    def forms(self, layout: Layout, symbols: Symbols) -> dict[str, Form]:
+        """The named parameters as forms."""
+        forms = {}
+        for i, name in enumerate(layout.names):
+            span, shape = slice(layout.offsets[i], layout.offsets[i + 1]), layout.shapes[i]
+            linear = self.linear[span].reshape(*shape, self.linear.shape[1])
+            low, high = symbols.support(linear)
+            box = Interval(self.lower[span].reshape(shape), self.upper[span].reshape(shape))
+            forms[name] = Form(
+                symbols,
+                self.middle[span].reshape(shape),
+                linear,
+                self.slack[span].reshape(shape),
+                box,
+                symbols.magnitude(linear),
+                reach=(low, high),
+                tight=True,
+            )
+        return forms
+
+    @classmethod
+    def around(cls, box: Box, noise: Noise) -> RelationalSet:
+        """A box as a set without generators."""
+        if isinstance(box, RelationalSet):
+            return box
+        centre = box.centre
+        slack = upward(np.maximum(box.upper - centre, centre - box.lower))
+        return cls(box.lower, box.upper, centre, np.zeros((len(centre), noise.symbols)), slack, noise)
+
+
+@dataclass(frozen=True)
+class RelationalSettings:
+    """`symbols`: budget of symbols kept between steps (None: a few hundred beyond the data's own);
+    `search`: candidates per step in the search for the gates' slope (0: the last slope is kept)."""
+
+    symbols: int | None = None
+    search: int = 3
+
+
+class RelationalEngine(Engine):
+    """See the module's text."""
+
+    name = "relational"
+    soundness = "rounding-safe"
+    default_prediction = "relational"
+
+    def __init__(self, settings: RelationalSettings | None = None) -> None:
+        self.settings = settings or RelationalSettings()
+
+    def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
+        start = time.perf_counter()
+        state = RelationalSet.around(box, threat.noise() if not isinstance(box, RelationalSet) else box.noise)
+        with np.errstate(all="ignore"):
+            after = _Stepper(state, step, threat, self._budget(state, step)).run(self.settings.search)
+        return after, StepReport(seconds=time.perf_counter() - start)
+
+    def _budget(self, state: RelationalSet, step: Step) -> int:
+        least = state.data + step.layout.size
+        budget = least + max(500, 2 * step.layout.size) if self.settings.symbols is None else self.settings.symbols
+        if budget < least:
+            raise UserError(
+                f"A budget of {budget} symbols is too small: the data's own noise needs {state.data} and the parameters' "
+                f"remainders {step.layout.size}; allow at least {least}."
+            )
+        return budget
+
+
+class _Stepper:
+    """One step: the forward pass once, then the rest of the graph for each candidate slope."""
+
+    def __init__(self, state: RelationalSet, step: Step, threat: ThreatSet, budget: int) -> None:
+        self.state, self.step, self.budget = state, step, budget
+        self.graph: Graph = step.graph
+        self.symbols = Symbols(state.noise.blocks, state.data)
+        self.symbols.count = state.linear.shape[1]
+        kinks = {node.operands[0] for node in self.graph.nodes if node.op == "relu"}
+        gates = [n for n in self.graph.nodes if n.op == "step" and n.operands[0] not in kinks]
+        self.rules = AffineRules(self.symbols, frozenset(id(node) for node in gates))
+        check_support(self.graph, self.rules.table, "relational")
+        self.arguments = [node.operands[0] for node in gates]
+        sloped = [i for i, node in enumerate(self.graph.nodes) if id(node) in self.rules.sloped]
+        self.split = min(sloped, default=0)
+        self.inputs = {**state.forms(step.layout, self.symbols), **data_forms(self.symbols, state.noise, step, threat)}
+
+    def _values(self, inputs: dict[str, Form], stop: int) -> list[Form]:
+        values: list[Form] = []
+        for node in self.graph.nodes[:stop]:
+            if node.op == "input":
+                values.append(inputs[node.attribute])
+            else:
+                values.append(self.rules.apply(node, *(values[i] for i in node.operands)))
+        return values
+
+    def _finish(self, prefix: list[Form], cap: float) -> dict[str, Form]:
+        """The rest of the graph with this slope cap; gates get the same columns for every candidate."""
+        self.symbols.count = self.prefix_count
+        self.rules.slope_cap = cap
+        values = list(prefix)
+        for node in self.graph.nodes[len(prefix) :]:
+            if node.op == "input":
+                values.append(self.inputs[node.attribute])
+            else:
+                values.append(self.rules.apply(node, *(values[i] for i in node.operands)))
+        return {name: values[number].tighten() for name, number in self.graph.outputs.items()}
+
+    def run(self, search: int) -> RelationalSet:
+        prefix = self._values(self.inputs, self.split)
+        self.prefix_count = self.symbols.count
+        open_gates = any(self._undecided(prefix[i]) for i in self.arguments if i < len(prefix))
+        cap = self.state.slope
+        best = self._finish(prefix, cap)
+        if open_gates and search > 0:
+            best, cap = self._search(prefix, best, cap, search)
+        return self._settle(best, cap)
+
+    @staticmethod
+    def _undecided(argument: Form) -> bool:
+        box = argument.tighten().range
+        return bool(((box.low < 0) & (box.high >= 0)).any())
+
+    def _search(
+        self, prefix: list[Form], best: dict[str, Form], cap: float, candidates: int
+    ) -> tuple[dict[str, Form], float]:
+        """Widths of the gates' arguments after the update decide between slopes around the last one."""
+        score = self._width(best)
+        factor = 1.6
+        for direction in (factor, 1.0 / factor):
+            tried, improved = cap, False
+            for _ in range(candidates):
+                tried *= direction
+                outputs = self._finish(prefix, tried)
+                width = self._width(outputs)
+                if not width < score:
+                    break
+                best, score, cap, improved = outputs, width, tried, True
+            if improved:
+                break
+        return best, cap
+
+    def _width(self, outputs: dict[str, Form]) -> float:
+        """Mean width of the sloped gates' arguments, on the same rows, after the update."""
+        values = self._values({**self.inputs, **outputs}, max(self.arguments) + 1)
+        widths = [values[i].tighten().range for i in self.arguments]
+        total = float(np.mean([np.mean(box.high - box.low) for box in widths]))
+        return total if np.isfinite(total) else np.inf
+
+    def _settle(self, outputs: dict[str, Form], cap: float) -> RelationalSet:
+        """Flatten, fold the smallest generators above the budget, turn remainders into fresh symbols."""
+        layout, data = self.step.layout, self.state.data
+        columns = max([data, *(f.linear.shape[-1] for f in outputs.values() if f.linear is not None)])
+        linear = np.concatenate(
+            [
+                widened(f.dense(), f.shape, columns).reshape(f.centre.size, columns)
+                for f in (outputs[n] for n in layout.names)
+            ]
+        )
+        middle = layout.flatten({n: outputs[n].centre for n in layout.names})
+        slack = layout.flatten({n: np.asarray(outputs[n].slack) for n in layout.names})
+        box = Box.of_tensors({n: outputs[n].range for n in layout.names}, layout)
+        weight = np.abs(linear[:, data:]).sum(axis=0)
+        room = self.budget - data - layout.size
+        order = np.argsort(-weight, kind="stable")
+        kept = np.sort(order[:room][weight[order[:room]] > 0]) + data
+        folded = np.sort(order[room:]) + data
+        # Fresh symbols lie in [−1, 1]; the data's own columns are never folded.
+        slack = upward(slack + np.abs(linear[:, folded]).sum(axis=1), len(folded) + 2)
+        fresh = np.diag(slack)
+        return RelationalSet(
+            box.lower,
+            box.upper,
+            middle,
+            np.concatenate([linear[:, :data], linear[:, kept], fresh], axis=1),
+            np.zeros(layout.size),
+            self.state.noise,
+            cap,
+        )
+
+
+def bound_outputs(graph: Graph, state: RelationalSet, layout: Layout, x: Array) -> dict[str, Form]:
+    """Outputs of a graph over the parameters and known inputs `x`, as forms over the set's symbols."""
+    symbols = Symbols(state.noise.blocks, state.data)
+    symbols.count = state.linear.shape[1]
+    rules = AffineRules(symbols)
+    check_support(graph, rules.table, "relational")
+    inputs = {**state.forms(layout, symbols), "x": Form.constant(symbols, Interval.point(x))}
+    values: list[Form] = []
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            operands = (values[i] for i in node.operands)
+            values.append(inputs[node.attribute] if node.op == "input" else rules.apply(node, *operands))
+        return {name: values[number].tighten() for name, number in graph.outputs.items()}
+
+
+def data_forms(symbols: Symbols, noise: Noise, step: Step, threat: ThreatSet) -> dict[str, Form]:
+    """Features and labels of the step's rows as forms over the data's symbols."""
+    hull = threat.hull()
+    return {
+        "x": _rows(symbols, noise.x_centre, noise.x_linear, step.rows, Interval(hull.x_low, hull.x_high)),
+        "y": _rows(symbols, noise.y_centre, noise.y_linear, step.rows, Interval(hull.y_low, hull.y_high)),
+    }
+
+
+def _rows(symbols: Symbols, centre: Array, linear: object, rows: NDArray[np.intp], hull: Interval) -> Form:
+    shape = (len(rows), centre.shape[1])
+    cells = (rows[:, None] * centre.shape[1] + np.arange(centre.shape[1])).ravel()
+    part = linear[cells]  # type: ignore[index]
+    count = np.diff(part.indptr)
+    box = hull[rows]
+    zero = np.zeros(shape)
+    if part.nnz == 0:
+        return Form.constant(symbols, box)
+    if count.max() <= 1 and len(np.unique(part.indices)) == part.nnz:
+        own, weight = np.full(len(cells), -1, dtype=np.intp), np.zeros(len(cells))
+        own[count == 1], weight[count == 1] = part.indices, part.data
+        raw = symbols.magnitude(part.toarray()).reshape(shape)
+        return Form(symbols, centre[rows], None, zero, box, raw, own.reshape(shape), weight.reshape(shape), tight=True)
+    dense = part.toarray().reshape(*shape, -1)
+    return Form(symbols, centre[rows], dense, zero, box, symbols.magnitude(dense), tight=True)
