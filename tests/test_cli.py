@@ -75,7 +75,7 @@ def test_quiet_prints_nothing() -> None:
         (["--hidden", "-3"], "all positive"),
         (["--logits", "3"], "one logit per class"),
         (["--json", "/no/such/folder/out.json"], "Cannot write /no/such/folder/out.json"),
-        (["--gap", "nan"], "--gap must be at least"),
+        (["--gap", "nan"], "gap must be at least"),
         (["--loss", "tent"], "no loss called 'tent'"),
         (["--unroll", "2"], "unroll"),
         (["--lr", "inf"], "learning rate"),
@@ -150,7 +150,7 @@ def test_interrupt_stops_within_seconds_and_leaves_no_worker(tmp_path: Path) -> 
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 130, errors
-    assert "Interrupted after" in errors
+    assert "Interrupted; nothing was written" in errors
     assert "Traceback" not in errors
     time.sleep(0.5)
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)

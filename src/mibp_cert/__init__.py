@@ -8,16 +8,19 @@
 True
 """
 
-from mibp_cert.certify import CertifiedRun, Predictions, Training, certify_training
+from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Predictions, Training, certify_training
 from mibp_cert.data import Dataset, Split, two_moons
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.relational import RelationalSet, RelationalSettings
 from mibp_cert.errors import MibpCertError, SolverUnavailable, SoundnessError, UserError
 from mibp_cert.nets import Linear, Network, ReLU
 from mibp_cert.threats import LInf, Threat
 
 __all__ = [
+    "AttackSettings",
     "Box",
+    "Callbacks",
     "CertifiedRun",
     "Dataset",
     "LInf",
@@ -26,6 +29,8 @@ __all__ = [
     "Network",
     "Predictions",
     "ReLU",
+    "RelationalSet",
+    "RelationalSettings",
     "SolverSettings",
     "SolverUnavailable",
     "SoundnessError",

@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mibp_cert.certify import Callbacks, EpochRecord, Training, certify_training
+from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord, Training, certify_training
 from mibp_cert.data import load
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSettings
-from mibp_cert.errors import Interrupted, MibpCertError, UserError
+from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.nets import Network
 from mibp_cert.report.tables import epochs_table, percent, side_by_side, summary
 from mibp_cert.solvers import SOLVERS
@@ -33,8 +33,22 @@ USER_MISTAKE = 2
 INTERRUPTED = 130
 
 
+class _Interrupted(MibpCertError):
+    """Ctrl-C; the workers have been ended."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mibp-cert {version('mibp-cert')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """Proven bounds on what wrong training data can do to a neural network."""
 
 
@@ -54,7 +68,9 @@ def certify(
     logits: Annotated[int | None, typer.Option(help="1 for the one-logit hinge; default one per class.")] = None,
     loss: Annotated[str, typer.Option(help="Training loss.")] = "hinge",
     learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Step size of SGD.")] = 0.1,
-    batch_size: Annotated[int, typer.Option(help="Rows per step.")] = 100,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Rows per step; default 100, or all if there are fewer.")
+    ] = None,
     batch_mode: Annotated[str, typer.Option(help="shuffle, or subsample (fresh rows per step).")] = "shuffle",
     init: Annotated[str, typer.Option(help="Initial weights: torch or fullcert.")] = "torch",
     seed: Annotated[int, typer.Option(help="Seed of data, initial weights and batches.")] = 0,
@@ -69,6 +85,7 @@ def certify(
     search: Annotated[int, typer.Option(help="Slopes tried in each direction per relational step.")] = 3,
     attack: Annotated[bool, typer.Option(help="Train on attack datasets beside the certificate.")] = True,
     witness: Annotated[Path | None, typer.Option(help="Save the strongest attack dataset (.npz).")] = None,
+    bounds: Annotated[Path | None, typer.Option(help="Save bounds and clean weights (.npz).")] = None,
     jobs: Annotated[int | None, typer.Option(help="Worker processes; default one per core.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the run as JSON.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -77,18 +94,16 @@ def certify(
     console = Console(quiet=quiet)
     engines = [name.strip() for name in engine.split(",")]
     outputs = {name: _output_path(json_path, name, len(engines)) for name in engines}
-    for path in [*outputs.values(), witness]:
+    for path in [*outputs.values(), witness, bounds]:
         if path is not None:
             _check_writable(path)
     settings = SolverSettings(
-        solver=solver,
-        gap=_at_least("gap", gap, 0.0),
-        seconds_per_program=_at_least("seconds-per-program", seconds_per_program, 0.0),
-        nodes_per_program=nodes_per_program
-        if nodes_per_program is None
-        else int(_at_least("nodes", nodes_per_program, 0)),
-        seconds_per_step=_at_least("seconds-per-step", seconds_per_step, 0.0),
-        jobs=jobs if jobs is None else int(_at_least("jobs", jobs, 1)),
+        solver,
+        gap,
+        seconds_per_program=seconds_per_program,
+        nodes_per_program=nodes_per_program,
+        seconds_per_step=seconds_per_step,
+        jobs=jobs,
     )
     data = load(dataset, seed)
     classes = len(data.train.classes) if logits is None else logits
@@ -96,27 +111,30 @@ def certify(
     training = Training(epochs, batch_size, learning_rate, loss, seed, init, batch_mode)
     runs = []
     for name in engines:
-        with _progress(quiet) as progress:
-            run = certify_training(
-                network,
-                data,
-                LInf(eps),
-                training,
-                name,
-                solver=settings,
-                relational=RelationalSettings(symbols, int(_at_least("search", search, 0))),
-                unroll=unroll,
-                prediction=predict,
-                select=select,
-                attacked=attack,
-                callbacks=_callbacks(progress, name),
-            )
+        try:
+            with _progress(quiet) as progress:
+                run = certify_training(
+                    network,
+                    data,
+                    LInf(eps),
+                    training,
+                    name,
+                    solver=settings,
+                    relational=RelationalSettings(symbols, search),
+                    unroll=unroll,
+                    prediction=predict,
+                    select=select,
+                    attacked=attack,
+                    callbacks=_callbacks(progress, name),
+                )
+        except KeyboardInterrupt:
+            raise _Interrupted(f"Interrupted; nothing was written for the engine '{name}'.") from None
         runs.append(run)
         console.print(epochs_table(run))
         console.print(summary(run), soft_wrap=True)
         path = outputs[name]
         if path is not None:
-            path.write_text(json.dumps(run.to_json(), indent=1, allow_nan=False) + "\n")
+            _write(path, run)
             console.print(f"Written to {path}", soft_wrap=True)
         console.print()
     if len(runs) > 1:
@@ -124,6 +142,9 @@ def certify(
     if witness is not None and runs[-1].attack is not None:
         runs[-1].attack.save(witness)
         console.print(f"Strongest attack dataset written to {witness}", soft_wrap=True)
+    if bounds is not None:
+        runs[-1].save_bounds(bounds)
+        console.print(f"Bounds of {runs[-1].engine} written to {bounds}", soft_wrap=True)
 
 
 @app.command()
@@ -191,12 +212,6 @@ def _sizes(text: str) -> list[int]:
         raise UserError(f"--hidden takes sizes separated by commas, such as 20 or 5,5; got {text!r}.") from None
 
 
-def _at_least(name: str, value: float, least: float) -> float:
-    if math.isnan(value) or value < least:
-        raise UserError(f"--{name} must be at least {least:g}, got {value:g}.")
-    return value
-
-
 def _check_writable(path: Path) -> None:
     """Refuse before any work is done."""
     try:
@@ -209,13 +224,20 @@ def _check_writable(path: Path) -> None:
         raise UserError(f"Cannot write {path}: {error.strerror}; choose another path.") from None
 
 
+def _write(path: Path, run: CertifiedRun) -> None:
+    try:
+        path.write_text(json.dumps(run.to_json(), indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise UserError(f"The result could not be written to {path}: {error.strerror}.") from None
+
+
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit status 2; Ctrl-C is 130; never a traceback for either."""
     try:
         app()
     except MibpCertError as error:
         Console(stderr=True).print(f"mibp-cert: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
-        sys.exit(INTERRUPTED if isinstance(error, Interrupted) else USER_MISTAKE)
+        sys.exit(INTERRUPTED if isinstance(error, _Interrupted) else USER_MISTAKE)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,5 @@ class UnsupportedOperation(UserError):
     """An engine has no rule for an operation of the graph; the message names operation, layer and engine."""
 
 
-class Interrupted(MibpCertError):
-    """The user stopped the run; the workers have been ended."""
-
-
 class SoundnessError(MibpCertError):
     """A bound is NaN, infinite or inverted: the run stops, since nothing could be certified from it."""

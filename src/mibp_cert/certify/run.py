@@ -6,6 +6,7 @@ import math
 import platform
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mibp_cert.certify.attack import Attack
 from mibp_cert.certify.predict import Predictions, predict
-from mibp_cert.data import Dataset, Split, steps_per_epoch
+from mibp_cert.data import Dataset, Split, effective_batch_size, steps_per_epoch
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.rounding import Array
@@ -30,7 +31,8 @@ class Training:
     """
 
     epochs: int = 10
-    batch_size: int = 100
+    batch_size: int | None = None
+    """Rows per step; None: 100, or all rows if there are fewer."""
     learning_rate: float = 0.1
     loss: str = "hinge"
     seed: int = 0
@@ -101,6 +103,16 @@ class CertifiedRun:
     """Classes that the clean model gives to the test points."""
     attack: Attack | None
 
+    def __repr__(self) -> str:
+        return (
+            f"CertifiedRun({self.engine}, {self.network.layout.size} parameters, {self.steps} steps, mean radius "
+            f"{self.bounds.radius.mean():.3g})"
+        )
+
+    @property
+    def batch_size(self) -> int:
+        return effective_batch_size(len(self.train), self.training.batch_size)
+
     @property
     def nominal_accuracy(self) -> float | None:
         """Accuracy of the clean model on the test points."""
@@ -121,7 +133,10 @@ class CertifiedRun:
 
     def certify(self, x: ArrayLike, method: str | None = None) -> Predictions:
         """Certified class numbers of new rows; −1 where nothing can be certified."""
-        rows = np.asarray(x, dtype=np.float64)
+        try:
+            rows = np.asarray(x, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise UserError("The inputs must be a table of numbers.") from None
         if rows.ndim != 2 or rows.shape[1] != self.network.features or not np.isfinite(rows).all():
             raise UserError(
                 f"The inputs must be finite rows of {self.network.features} features, got shape {rows.shape}."
@@ -133,12 +148,21 @@ class CertifiedRun:
         return self.certify(x).classes
 
     def certified_accuracy(self, x: ArrayLike, y: ArrayLike) -> float:
-        """Share of all rows that are certified and correct; `y` holds class numbers."""
-        return self.certify(x).certified_accuracy(np.asarray(y))
+        """Share of all rows that are certified and correct; `y` holds labels as they were handed in."""
+        answer, labels = self.certify(x), self.train.number(y)
+        if labels.shape != answer.classes.shape:
+            raise UserError(f"There are {len(answer.classes)} rows but {len(labels)} labels.")
+        return answer.certified_accuracy(labels)
 
     def certification_rate(self, x: ArrayLike) -> float:
         """Share of all rows that are certified."""
         return self.certify(x).certification_rate()
+
+    def save_bounds(self, path: Path) -> None:
+        """Write `lower`, `upper`, the clean model `theta` and the parameters' names as a NumPy archive."""
+        names = np.array([self.network.layout.describe(i) for i in range(self.network.layout.size)])
+        with path.open("wb") as target:
+            np.savez(target, lower=self.bounds.lower, upper=self.bounds.upper, theta=self.theta, names=names)
 
     def to_json(self) -> dict[str, Any]:
         """The run as plain data; the keys are a contract."""
@@ -151,7 +175,7 @@ class CertifiedRun:
             "network": self.network.sizes,
             "loss": self.training.loss,
             "learning_rate": self.training.learning_rate,
-            "batch_size": self.training.batch_size,
+            "batch_size": self.batch_size,
             "batch_mode": self.training.batch_mode,
             "init": self.training.init,
             "unroll": self.unroll,
@@ -167,7 +191,7 @@ class CertifiedRun:
             "select": self.select,
             "steps": self.steps,
             "diverged": self.diverged,
-            "steps_per_epoch": steps_per_epoch(len(self.train), self.training.batch_size),
+            "steps_per_epoch": steps_per_epoch(len(self.train), self.batch_size),
             "soundness": self.soundness,
             "data_sha256": self.train.sha256,
             "versions": {

@@ -11,7 +11,7 @@ import numpy as np
 from mibp_cert.certify.attack import AttackSettings, attack, check_certificates
 from mibp_cert.certify.predict import ABSTAIN, PREDICTIONS, Predictions, nominal_classes, predict
 from mibp_cert.certify.run import CertifiedRun, EpochRecord, Training
-from mibp_cert.data import Dataset, Split, batch_plan, steps_per_epoch
+from mibp_cert.data import Dataset, Split, batch_plan, effective_batch_size, steps_per_epoch
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine, StepReport
 from mibp_cert.engines.exact import SolverSettings
@@ -19,7 +19,7 @@ from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
 from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings
 from mibp_cert.engines.rounding import Array
-from mibp_cert.errors import Interrupted, SoundnessError, UserError
+from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool, solver_named
 from mibp_cert.threats import LInf, Threat, ThreatSet
@@ -140,8 +140,6 @@ def certify_training(
                 known = chosen.bounds if isinstance(chosen.bounds, RelationalSet) else None
                 found = attack(network, single, start, members, data.test.x, nominal, known, attack_settings)
                 check_certificates(found, test, chosen.bounds)
-    except KeyboardInterrupt:
-        raise Interrupted(f"Interrupted after {len(totals.reports)} training step(s); no result was written.") from None
     finally:
         made.close()
     return CertifiedRun(
@@ -203,7 +201,8 @@ def _train(
 ) -> Iterator[tuple[State, EpochRecord]]:
     """One step after another; yields at the end of every epoch, and stops early when the bounds diverge."""
     train = data.train if isinstance(data, Split) else data
-    per_epoch, count, box = steps_per_epoch(len(train), training.batch_size), 0, Box.point(theta)
+    size_of = effective_batch_size(len(train), training.batch_size)
+    per_epoch, count, box = steps_per_epoch(len(train), size_of), 0, Box.point(theta)
     since, start = Totals(), time.perf_counter()
     for step, size in plan:
         box, report = made.advance(box, step, members)
@@ -273,7 +272,8 @@ def plan_steps(network: Network, training: Training, train: Dataset, unroll: int
     """The graphs of the whole training, `unroll` steps in each, with the number of steps they hold; repeated ones are shared."""
     loss, optimiser = loss_named(training.loss, network.logits), SGD(training.learning_rate)
     loss.check(network.logits, len(train.classes))
-    plan = batch_plan(len(train), training.batch_size, training.epochs, training.seed, training.batch_mode)
+    size = effective_batch_size(len(train), training.batch_size)
+    plan = batch_plan(len(train), size, training.epochs, training.seed, training.batch_mode)
     groups = [plan[i : i + unroll] for i in range(0, len(plan), unroll)]
     traced: dict[bytes, Step] = {}
     steps = []

@@ -1,7 +1,7 @@
 """Data sets, splits and batch plans."""
 
-from mibp_cert.data.batches import batch_plan, steps_per_epoch
+from mibp_cert.data.batches import batch_plan, effective_batch_size, steps_per_epoch
 from mibp_cert.data.builtin import load, two_moons
 from mibp_cert.data.dataset import Dataset, Split
 
-__all__ = ["Dataset", "Split", "batch_plan", "load", "steps_per_epoch", "two_moons"]
+__all__ = ["Dataset", "Split", "batch_plan", "effective_batch_size", "load", "steps_per_epoch", "two_moons"]

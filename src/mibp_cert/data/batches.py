@@ -17,6 +17,11 @@ def steps_per_epoch(n: int, batch_size: int) -> int:
     return ceil(n / batch_size)
 
 
+def effective_batch_size(n: int, batch_size: int | None) -> int:
+    """The batch size asked for, or the default: 100, or all rows if there are fewer."""
+    return min(100, n) if batch_size is None else batch_size
+
+
 def batch_plan(n: int, batch_size: int, epochs: int, seed: int, mode: str = "shuffle") -> list[NDArray[np.intp]]:
     """Rows of every step, `epochs · ceil(n / batch_size)` arrays.
 
@@ -29,9 +34,11 @@ def batch_plan(n: int, batch_size: int, epochs: int, seed: int, mode: str = "shu
         raise UserError(f"The batch size must be between 1 and the {n} training rows, got {batch_size}.")
     if epochs != int(epochs) or epochs < 1:
         raise UserError(f"The number of epochs must be a whole number ≥ 1, got {epochs}.")
-    rng = np.random.default_rng([seed, 1])
+    if seed != int(seed) or seed < 0:
+        raise UserError(f"The seed must be a whole number ≥ 0, got {seed}.")
+    rng = np.random.default_rng([int(seed), 1])
     plan: list[NDArray[np.intp]] = []
-    for _ in range(epochs):
+    for _ in range(int(epochs)):
         order = np.arange(n) if batch_size == n else rng.permutation(n)
         for start in range(0, n, batch_size):
             if mode == "subsample" and batch_size < n:

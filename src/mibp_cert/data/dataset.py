@@ -29,6 +29,8 @@ class Dataset:
     @classmethod
     def of(cls, x: ArrayLike, labels: ArrayLike, classes: tuple[Any, ...] | None = None) -> Dataset:
         """Check and number: finite features, one label per row, every label one of the classes."""
+        if np.iscomplexobj(x):
+            raise UserError("The features must be real numbers, not complex ones.")
         try:
             features = frozen(x)
         except (TypeError, ValueError) as error:
@@ -45,16 +47,28 @@ class Dataset:
         names = np.asarray(labels)
         if names.shape != (len(features),):
             raise UserError(f"There are {len(features)} rows but the labels have shape {names.shape}.")
-        known = tuple(np.unique(names).tolist()) if classes is None else tuple(classes)
-        number = {name: i for i, name in enumerate(known)}
-        unknown = sorted({str(name) for name in names.tolist() if name not in number})
-        if unknown:
-            raise UserError(f"The labels {', '.join(unknown)} are not among the classes {', '.join(map(str, known))}.")
+        try:
+            known = tuple(np.unique(names).tolist()) if classes is None else tuple(classes)
+        except TypeError:
+            raise UserError("The labels mix values that cannot be compared, such as text and missing ones.") from None
+        if len(set(known)) < len(known):
+            raise UserError(f"The classes {', '.join(map(str, known))} hold one of them twice.")
         if len(known) < 2 or any(name != name for name in known):
             raise UserError(f"Training needs at least two classes, none of them NaN; got {list(known)}.")
-        y = np.array([number[name] for name in names.tolist()], dtype=np.intp)
+        y = cls(features, np.zeros(0, dtype=np.intp), known).number(names)
         y.setflags(write=False)
         return cls(features, y, known)
+
+    def number(self, labels: ArrayLike) -> NDArray[np.intp]:
+        """Class numbers of labels."""
+        place = {name: i for i, name in enumerate(self.classes)}
+        names = np.asarray(labels).ravel().tolist()
+        unknown = sorted({str(name) for name in names if name not in place})
+        if unknown:
+            raise UserError(
+                f"The labels {', '.join(unknown)} are not among the classes {', '.join(map(str, self.classes))}."
+            )
+        return np.array([place[name] for name in names], dtype=np.intp)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -78,9 +92,22 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Training, validation and test data under one name."""
+    """Training, validation and test data under one name; all three number their classes as the training data do."""
 
     name: str
     train: Dataset
     validation: Dataset
     test: Dataset
+
+    def __post_init__(self) -> None:
+        for name in ("validation", "test"):
+            part = getattr(self, name)
+            if part.features != self.train.features:
+                raise UserError(
+                    f"The {name} data have {part.features} columns, the training data {self.train.features}."
+                )
+            if part.classes != self.train.classes:
+                raise UserError(
+                    f"The {name} data number the classes {list(part.classes)}, the training data {list(self.train.classes)}; "
+                    "hand the same classes to Dataset.of for all parts."
+                )

@@ -169,13 +169,14 @@ class AffineRules:
                 None if a.linear is None else a.linear * b.centre[..., None],
                 None if b.linear is None else b.linear * a.centre[..., None],
                 node.shape,
+                reuse=True,
             )
             return linear, carrier.own, None if carrier.weight is None else carrier.weight * other.centre
         parts = [
             None if b.linear is None else contract_linear(spec, a.centre, b.linear, spec.left, spec.right),
             None if a.linear is None else contract_linear(spec, b.centre, a.linear, spec.right, spec.left),
         ]
-        linear = add_linear(parts[0], parts[1], node.shape)
+        linear = add_linear(parts[0], parts[1], node.shape, reuse=True)
         ia, ib, io = product_index(node.attribute, a.shape, b.shape)
         for carrier, ic, other, ix in ((a, ia, b, ib), (b, ib, a, ia)):
             if carrier.own is None or carrier.weight is None:

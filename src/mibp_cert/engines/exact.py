@@ -19,6 +19,7 @@ from scipy import sparse
 from mibp_cert.engines.encode import Encoder, Symbolic
 from mibp_cert.engines.polish import Point, polish
 from mibp_cert.engines.rounding import Array
+from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
 from mibp_cert.solvers import Bound, Limits, Objective, Program, Status, WorkerPool, failed, solver_named, split
 from mibp_cert.solvers.program import Affine, Index, with_columns
@@ -40,6 +41,15 @@ class SolverSettings:
     nodes_per_program: int | None = None
     seconds_per_step: float = math.inf
     jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("gap", 0.0), ("floor", 0.0), ("seconds_per_program", 0.0), ("seconds_per_step", 0.0)):
+            if not getattr(self, name) >= least:
+                raise UserError(f"{name} must be at least {least:g}, got {getattr(self, name)}.")
+        for name, low in (("nodes_per_program", 0), ("jobs", 1)):
+            value = getattr(self, name)
+            if value is not None and (value != int(value) or value < low):
+                raise UserError(f"{name} must be a whole number of at least {low}, got {value}.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,6 +41,7 @@ class Symbols:
         """Every symbol lies in [−1, 1]: one sum of absolute values is support and magnitude at once."""
         self.data = data
         self.count = data
+        self._scratch = np.empty(0)
 
     def fresh(self, n: int) -> Columns:
         """Numbers of `n` new symbols in [−1, 1]."""
@@ -51,7 +52,7 @@ class Symbols:
         """Lower and upper end of `linear·ε` (… × columns), rounded outward."""
         columns = linear.shape[-1]
         if self.boxed:
-            total = upward(np.abs(linear).sum(axis=-1), columns)
+            total = upward(self._absolute(linear).sum(axis=-1), columns)
             return -total, total
         later = np.abs(linear[..., self.data :]).sum(axis=-1)
         low, high = -later, later
@@ -71,8 +72,16 @@ class Symbols:
         error = gamma(size) * (np.abs(low) + np.abs(high) + self.magnitude(linear))
         return low - upward(error, 3), high + upward(error, 3)
 
+    def _absolute(self, linear: Array) -> Array:
+        """`|linear|` in a buffer that is used again: fresh memory costs more than the arithmetic."""
+        if self._scratch.size < linear.size:
+            self._scratch = np.empty(linear.size)
+        return np.abs(linear, out=self._scratch[: linear.size].reshape(linear.shape))
+
     def magnitude(self, linear: Array) -> Array:
         """Upper bound of `Σ|linear_s|·max|ε_s|`."""
+        if self.boxed:
+            return upward(self._absolute(linear).sum(axis=-1), linear.shape[-1])
         largest = np.ones(linear.shape[-1])
         for block in self.blocks:
             inside = block.symbols < linear.shape[-1]
@@ -166,15 +175,24 @@ def widened(linear: Array | None, shape: tuple[int, ...], columns: int) -> Array
     return out
 
 
-def add_linear(a: Array | None, b: Array | None, shape: tuple[int, ...]) -> Array | None:
-    """Sum of two generator arrays that broadcast to `shape` and may have different numbers of columns."""
+def add_linear(a: Array | None, b: Array | None, shape: tuple[int, ...], *, reuse: bool = False) -> Array | None:
+    """Sum of two generator arrays that broadcast to `shape` and may have different numbers of columns.
+
+    `reuse`: the operands are temporaries, so that the larger one may hold the result.
+    """
     if a is None or b is None:
         only = a if b is None else b
         return None if only is None else np.broadcast_to(only, (*shape, only.shape[-1]))
     if a.shape[-1] < b.shape[-1]:
         a, b = b, a
-    out = np.array(np.broadcast_to(a, (*shape, a.shape[-1])))
-    out[..., : b.shape[-1]] += b
+    if reuse and a.shape[:-1] == shape and a.flags.writeable:
+        a[..., : b.shape[-1]] += b
+        return a
+    if a.shape[-1] == b.shape[-1]:
+        return a + b
+    out, common = np.empty((*shape, a.shape[-1])), b.shape[-1]
+    np.add(a[..., :common], b, out=out[..., :common])
+    out[..., common:] = a[..., common:]
     return out
 
 

@@ -86,6 +86,12 @@ class RelationalSettings:
     symbols: int | None = None
     search: int = 3
 
+    def __post_init__(self) -> None:
+        for name in ("symbols", "search"):
+            value = getattr(self, name)
+            if value is not None and (value != int(value) or value < 0):
+                raise UserError(f"{name} must be a whole number ≥ 0, got {value}.")
+
 
 class RelationalEngine(Engine):
     """See the module's text."""

@@ -77,6 +77,8 @@ class Network:
     @classmethod
     def mlp(cls, sizes: Sequence[int], *, bias: bool = True) -> Network:
         """Fully connected network with ReLU between the layers: `[2, 20, 2]` has one hidden layer of 20."""
+        if np.ndim(sizes) != 1:
+            raise UserError(f"The sizes of a network are a list such as [2, 20, 2], got {sizes!r}.")
         if len(sizes) < 2 or any(int(size) != size or size < 1 for size in sizes):
             raise UserError(f"A network needs at least an input and an output size, all positive; got {list(sizes)}.")
         layers: list[Layer] = []
@@ -113,7 +115,9 @@ class Network:
             raise UserError(
                 f"There is no initialisation called {scheme!r}; choose one of {', '.join(INITIALISATIONS)}."
             )
-        rng = np.random.default_rng(seed)
+        if seed != int(seed) or seed < 0:
+            raise UserError(f"The seed must be a whole number ≥ 0, got {seed}.")
+        rng = np.random.default_rng(int(seed))
         tensors = {
             f"{i}.{name}": value
             for i, layer in enumerate(self.layers)

@@ -42,7 +42,7 @@ def epochs_table(run: CertifiedRun) -> Table:
 
 def summary(run: CertifiedRun) -> str:
     """The result in a few sentences."""
-    per_epoch = steps_per_epoch(len(run.train), run.training.batch_size)
+    per_epoch = steps_per_epoch(len(run.train), run.batch_size)
     about = f"{run.network.layout.size} parameters, trained for exactly {run.steps} step(s) ({run.steps // per_epoch} epoch(s)"
     about += ", chosen on validation data)" if run.select == "best-validation" else ")"
     lines = [
@@ -63,8 +63,8 @@ def summary(run: CertifiedRun) -> str:
         inner, outer = float(run.attack.inner().radius.mean()), float(run.bounds.radius.mean())
         share = "" if outer == 0 else f", {100 * inner / outer:.0f} % of the bounds' {outer:.3g}"
         lines.append(
-            f"Attack: {len(run.attack.theta)} datasets of the threat trained for real, none contradicts a certificate; they reach "
-            f"a mean radius of {inner:.3g}{share}; the strongest changes {run.attack.flips} prediction(s)."
+            f"Attack: {len(run.attack.theta)} datasets of the threat trained for real, none contradicts a certificate; they "
+            f"reach a mean radius of {inner:.3g}{share}; the strongest changes {run.attack.flips} prediction(s)."
         )
     if run.fallbacks:
         lines.append(

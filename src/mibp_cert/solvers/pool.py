@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from joblib.externals.loky import cpu_count, get_reusable_executor
@@ -20,6 +22,19 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 log = logging.getLogger(__name__)
 Item = TypeVar("Item")
 _THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C for a moment (in the main thread; elsewhere it does not arrive)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _start_worker() -> None:
@@ -44,7 +59,13 @@ class WorkerPool:
     def close(self, *, now: bool = False) -> None:
         """End the workers of this pool; with `now`, without waiting for what they are doing."""
         if self._started:
-            self._executor().shutdown(wait=True, kill_workers=now)
+            executor = self._executor()
+            if now:
+                # Dead workers are a case that the executor handles; asking it to kill them races with late results.
+                for pid in list(executor._processes):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            executor.shutdown(wait=True)
             self._started = False
 
     def _executor(self) -> Any:
@@ -68,14 +89,15 @@ class WorkerPool:
     def _attempt(
         self, function: Callable[..., list[Any]], shared: Any, groups: list[list[Item]]
     ) -> Iterator[tuple[Item, Any]]:
-        executor = self._executor()
         running: dict[Future[list[Any]], list[Item]] = {}
         lost: list[list[Item]] = []
-        try:
-            for group in groups:
-                running[executor.submit(function, shared, group)] = group
-        except TerminatedWorkerError:
-            lost += groups[len(running) :]
+        with _interrupts_ignored():  # new workers inherit this from their first moment on
+            executor = self._executor()
+            try:
+                for group in groups:
+                    running[executor.submit(function, shared, group)] = group
+            except TerminatedWorkerError:
+                lost += groups[len(running) :]
         while running:
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:

@@ -30,7 +30,7 @@ class LInf(Threat):
     eps: ArrayLike
     rows: ArrayLike | None = None
     columns: ArrayLike | None = None
-    clip: tuple[ArrayLike, ArrayLike] | None = None
+    clip: tuple[ArrayLike | None, ArrayLike | None] | None = None
 
     def bind(self, clean: Dataset) -> LInfSet:
         eps = _per_column(self.eps, clean.features, "eps")
@@ -45,8 +45,14 @@ class LInf(Threat):
         low = np.where(radius > 0, np.nextafter(clean.x - radius, -np.inf), clean.x)
         high = np.where(radius > 0, np.nextafter(clean.x + radius, np.inf), clean.x)
         if self.clip is not None:
-            floor, ceiling = (_per_column(end, clean.features, "clip") for end in self.clip)
-            if np.any(np.isnan(floor) | np.isnan(ceiling)) or np.any((clean.x < floor) | (clean.x > ceiling)):
+            if not isinstance(self.clip, tuple | list) or len(self.clip) != 2:
+                raise UserError(f"clip must be a pair (low, high), got {self.clip!r}; None leaves an end open.")
+            open_ends = (-np.inf, np.inf)
+            ends = [e if end is None else end for end, e in zip(self.clip, open_ends, strict=True)]
+            floor, ceiling = (_per_column(end, clean.features, "clip") for end in ends)
+            if np.any(np.isnan(floor) | np.isnan(ceiling) | (floor > ceiling)):
+                raise UserError("The valid range given as clip is not a range; write (low, high) with low ≤ high.")
+            if np.any((clean.x < floor) | (clean.x > ceiling)):
                 raise UserError("Some data lie outside the valid range given as clip; correct the data or the range.")
             low, high = np.maximum(low, floor), np.minimum(high, ceiling)
         return LInfSet(clean, low, high)
@@ -56,7 +62,7 @@ class LInf(Threat):
         for name in ("rows", "columns", "clip"):
             value = getattr(self, name)
             if value is not None:
-                plain[name] = [_plain(v) for v in value] if name == "clip" else _plain(value)
+                plain[name] = [_finite(v) for v in value] if name == "clip" else _plain(value)
         return plain
 
 
@@ -112,7 +118,10 @@ class LInfSet(ThreatSet):
 
 
 def _per_column(value: ArrayLike, columns: int, name: str) -> Array:
-    array = np.asarray(value, dtype=np.float64)
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"{name} must be a number or one per column, got {value!r}.") from None
     if array.ndim > 1 or (array.ndim == 1 and array.shape != (columns,)):
         raise UserError(f"{name} must be one number or one per column ({columns}), got shape {array.shape}.")
     return np.broadcast_to(array, (columns,))
@@ -129,6 +138,16 @@ def _selection(value: ArrayLike | None, size: int, name: str) -> NDArray[np.intp
     if array.size and (not np.issubdtype(array.dtype, np.integer) or array.min() < 0 or array.max() >= size):
         raise UserError(f"{name} must be whole numbers from 0 to {size - 1}, got {_plain(value)}.")
     return np.unique(array.astype(np.intp))
+
+
+def _finite(value: ArrayLike | None) -> Any:
+    """Plain data; an open end becomes None, since JSON has no infinity."""
+    if value is None:
+        return None
+    plain = _plain(value)
+    if isinstance(plain, list):
+        return [_finite(v) for v in plain]
+    return plain if np.isfinite(plain) else None
 
 
 def _plain(value: ArrayLike) -> Any:
