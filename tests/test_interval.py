@@ -40,6 +40,16 @@ def test_scaling_by_a_rational_is_enclosed(a: float, factor: Fraction) -> None:
     assert Fraction(low) <= factor * Fraction(a) <= Fraction(high)
 
 
+def test_sums_with_overflowing_intermediates_are_bracketed() -> None:
+    a, b = np.array([-float.fromhex("0x1.8p971")]), np.array([float.fromhex("0x1.fffffffffffffp1023")])
+    with np.errstate(all="ignore"):
+        for x, y in ((a, b), (-a, -b)):
+            exact = Fraction(float(x[0])) + Fraction(float(y[0]))
+            assert Fraction(float(add_down(x, y)[0])) <= exact <= Fraction(float(add_up(x, y)[0]))
+        assert add_down(b, b)[0] == b[0]
+        assert add_up(-b, -b)[0] == -b[0]
+
+
 def test_gamma_is_an_upper_bound() -> None:
     for n in (1, 7, 1000, 10**6):
         assert Fraction(gamma(n)) >= Fraction(n, 2**53) / (1 - Fraction(n, 2**53))

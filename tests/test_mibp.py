@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,14 @@ from mibp_cert.data import Dataset
 from mibp_cert.engines import concrete, exact
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.encode import Encoder
-from mibp_cert.engines.exact import SolverSettings, Task
+from mibp_cert.engines.exact import End, SolverSettings, Task
 from mibp_cert.engines.interval import IntervalEngine, enclose
-from mibp_cert.engines.mibp import MibpEngine, bound_graph, declare_training, treatments
+from mibp_cert.engines.mibp import Brackets, MibpEngine, bound_graph, declare_training, treatments
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Bound, Objective, Program, Scip, Status, WorkerPool, failed
 from mibp_cert.threats import LInf, ThreatSet
-from oracles import search_extremes
+from oracles import rational, search_extremes, train_rational
 
 TIGHT = SolverSettings(gap=1e-4)
 
@@ -323,6 +324,76 @@ def test_an_infeasible_or_nan_answer_keeps_the_pre_analysis(faulty: Any, monkeyp
     unusable = np.array([not low.usable for low, _ in ends])
     np.testing.assert_array_equal(lowers[unusable], task.low[unusable])
     np.testing.assert_array_equal(uppers[unusable], task.high[unusable])
+
+
+# Cases that once broke: kinks met exactly, and gates that are arguments of later gates ---------------------------------
+
+
+def test_a_margin_of_exactly_one_is_never_declared_stable(pool: WorkerPool) -> None:
+    """Sums that cancel to the kink: the affine range must know its own rounding."""
+    data = Dataset.of([[-0.7, 0.1, 0.4, 0.7, 0.0]], [1], (0, 1))
+    _, step = small_step(data, [1], rate=0.5)
+    theta = np.array([0.6, 0.4, 0.4, -0.2, 0.7, 1.36])
+    box, report = _advance(pool, Box.point(theta), step, LInf(0.0).bind(data))
+    assert box.contains(concrete.train([step], theta, data.x, data.one_hot))
+    assert report.gap.min() >= 0
+
+
+def _encoded(step: Step, box: Box, threat: ThreatSet) -> Task:
+    task, _ = Task.encode(step.graph, lambda e: declare_training(e, box, step, threat), Encoder(2e-3), TIGHT, math.inf)
+    return task
+
+
+def test_one_decimal_data_at_margin_one_stay_inside() -> None:
+    """Float and rational training of 300 problems whose margin is 1 up to rounding."""
+    rng = np.random.default_rng(0)
+    network = Network.mlp([5, 1])
+    for _ in range(300):
+        x, w = np.round(rng.uniform(-1, 1, 5), 1), np.round(rng.uniform(-1, 1, 5), 1)
+        theta = np.append(w, 1.0 - float(np.round(w @ x, 2)))
+        data = Dataset.of([x], [1], (0, 1))
+        step = trace_steps(network, loss_named("hinge", 1), SGD(0.5), 2, [np.array([0])])
+        task = _encoded(step, Box.point(theta), LInf(0.0).bind(data))
+        truth = train_rational([step], rational(theta), rational(data.x), rational(data.one_hot))[0]
+        trained = concrete.train([step], theta, data.x, data.one_hot)
+        for low, exact_value, value, high in zip(task.low, truth, trained, task.high, strict=True):
+            assert Fraction(float(low)) <= exact_value <= Fraction(float(high))
+            assert low <= value <= high
+
+
+@pytest.mark.parametrize("solver", ["scip", "highs"])
+def test_kinks_met_exactly_within_a_threat(solver: str, pool: WorkerPool) -> None:
+    data = Dataset.of([[-0.5, 1.0], [-1.0, 0.5], [0.5, 0.5]], [1, 1, 1], (0, 1))
+    _, step = small_step(data, [3, 1], rate=0.1, batches=[np.array([0, 1, 2]), np.array([0, 2])])
+    theta = np.array([0.75, 0.125, 1, 0.875, 0.25, 1, 0, -0.5, -0.5, -0.75, -1, 0.75, 1])
+    threat = LInf(0.2, rows=[0, 1]).bind(data)
+    box, _ = _advance(pool, Box.point(theta), step, threat, SolverSettings(solver))
+    assert all(
+        box.contains(concrete.train([step], theta, x, y)) for x, y in threat.sample(np.random.default_rng(0), 100)
+    )
+
+
+@pytest.mark.parametrize("solver", ["scip", "highs"])
+def test_a_gate_that_is_the_argument_of_a_later_gate(solver: str, pool: WorkerPool) -> None:
+    data = Dataset.of([[1.0, 0.0], [0.0, 1.0]], [1, 1], (0, 1))
+    _, step = small_step(data, [2], rate=0.25, batches=[np.array([0]), np.array([1])])
+    theta = np.array([0, 0, 0.1, -0.06, 0, 0.9])
+    threat = LInf(0.2, rows=[0], columns=[0]).bind(data)
+    box, report = _advance(pool, Box.point(theta), step, threat, SolverSettings(solver))
+    assert all(
+        box.contains(concrete.train([step], theta, x, y)) for x, y in threat.sample(np.random.default_rng(0), 60)
+    )
+    assert report.gap.min() > -1e-6
+
+
+def test_a_bound_contradicted_by_a_true_value_is_withdrawn() -> None:
+    found = Brackets.around(np.zeros(3), np.ones(3))
+    found.take(0, (End(0.4, 0.2, Status.OPTIMAL, 0, True), End(0.9, 0.8, Status.OPTIMAL, 0, True)))
+    found.take(1, (End(0.1, 0.2, Status.OPTIMAL, 0, True), End(0.9, 0.8, Status.OPTIMAL, 0, True)))
+    assert found.withdraw(np.full(3, -5.0), np.full(3, 5.0)) == 1
+    assert found.lower.tolist() == [-5.0, 0.1, 0.0]
+    assert found.upper.tolist() == [5.0, 0.9, 1.0]
+    assert found.proven[:, 0].tolist() == [False, False]
 
 
 def test_gurobi_and_highs_against_scip(pool: WorkerPool) -> None:

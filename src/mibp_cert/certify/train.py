@@ -27,7 +27,7 @@ from mibp_cert.threats import LInf, Threat, ThreatSet
 ENGINES = ("interval", "mibp", "relational")
 SELECTIONS = ("last", "best-validation")
 DIVERGED = 1e6
-"""A radius beyond this multiple of the largest parameter (at least 1) says nothing any more: the run stops."""
+"""A radius beyond this multiple of the clean model's largest parameter (at least 1) says nothing any more: the run stops."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _train(
         count += size
         since.add(report)
         totals.add(report)
-        if _has_diverged(box):
+        if _has_diverged(box, theta):
             return
         box.check(network.layout, count)
         hear.on_step(count, training.epochs * per_epoch)
@@ -222,11 +222,10 @@ def _train(
             since, start = Totals(), time.perf_counter()
 
 
-def _has_diverged(box: Box) -> bool:
-    """Infinite bounds, or a radius beyond any sane multiple of the parameters. NaN and inverted bounds are errors instead."""
+def _has_diverged(box: Box, theta: Array) -> bool:
+    """Infinite bounds, or a radius beyond any sane multiple of the clean parameters (NaN and inverted bounds are errors)."""
     infinite = np.isinf(box.lower).any() or np.isinf(box.upper).any()
-    scale = max(1.0, float(np.abs(box.centre).max())) if not infinite else 1.0
-    return bool(infinite or box.radius.max() > DIVERGED * scale)
+    return bool(infinite or box.radius.max() > DIVERGED * max(1.0, float(np.abs(theta).max())))
 
 
 def totals_steps(totals: Totals, plan: list[tuple[Step, int]]) -> int:

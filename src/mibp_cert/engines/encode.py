@@ -30,13 +30,12 @@ import numpy as np
 from scipy import sparse
 
 from mibp_cert.engines import interval
-from mibp_cert.engines.rounding import Interval
+from mibp_cert.engines.rounding import Interval, gamma
 from mibp_cert.graph import Graph, Node, Rule, interpret
 from mibp_cert.graph.ops import Shape, product_index
 from mibp_cert.solvers.program import Affine, Array, Index, ProgramBuilder, with_columns
 
 NONE = -1
-ROUNDING = 1e-15
 
 
 @dataclass(eq=False)
@@ -50,12 +49,16 @@ class Symbolic:
     sign: Array = field(default_factory=lambda: np.zeros(0))
     gate: Index = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     """Per element, the binary `1[element > 0]`, or −1."""
+    size: Array = field(default_factory=lambda: np.zeros(0))
+    """Per element, `|centre| + Σ|linear|·|v| + slack`: what rounding errors of the expression are relative to."""
 
     def __post_init__(self) -> None:
         if not len(self.variable):
             self.variable = np.full(len(self.affine.centre), NONE, dtype=np.intp)
             self.sign = np.ones(len(self.affine.centre))
             self.gate = np.full(len(self.affine.centre), NONE, dtype=np.intp)
+        if not len(self.size):
+            self.size = np.abs(self.affine.centre) + self.affine.slack
 
     @property
     def low(self) -> Array:
@@ -94,7 +97,7 @@ class Encoder:
 
     def declare(self, affine: Affine, low: Array, high: Array) -> Symbolic:
         """An input with known bounds (shaped)."""
-        return Symbolic(affine, Interval(low, high))
+        return Symbolic(affine, Interval(low, high), size=self._size(affine))
 
     def box(self, low: Array, high: Array) -> Symbolic:
         """An input that ranges over a box, with one variable per element of positive width."""
@@ -111,7 +114,13 @@ class Encoder:
         """Attach the range: interval arithmetic on the operands' ranges, intersected with the affine range."""
         plain = interval.TABLE[node.op](node, *(operand.range for operand in operands))
         low, high = affine.range(self.builder)
-        return Symbolic(affine, plain.meet(Interval(low.reshape(node.shape), high.reshape(node.shape))))
+        both = plain.meet(Interval(low.reshape(node.shape), high.reshape(node.shape)))
+        return Symbolic(affine, both, size=self._size(affine))
+
+    def _size(self, affine: Affine) -> Array:
+        reach = np.abs(self.builder.middle) + self.builder.reach
+        size: Array = np.abs(affine.centre) + abs(self._columns(affine.linear)) @ reach + affine.slack
+        return size
 
     def _columns(self, matrix: Any) -> Any:
         return with_columns(matrix, self.builder.variables)
@@ -119,12 +128,13 @@ class Encoder:
     def _add(self, node: Node, a: Symbolic, b: Symbolic) -> Symbolic:
         ia, ib = (_broadcast_index(operand.range.low.shape, node.shape) for operand in (a, b))
         linear = self._columns(a.affine.linear)[ia] + self._columns(b.affine.linear)[ib]
-        affine = Affine(a.affine.centre[ia] + b.affine.centre[ib], linear, a.affine.slack[ia] + b.affine.slack[ib])
-        return self._finish(node, affine, a, b)
+        slack = a.affine.slack[ia] + b.affine.slack[ib] + rounding(4) * (a.size[ia] + b.size[ib])
+        return self._finish(node, Affine(a.affine.centre[ia] + b.affine.centre[ib], linear, slack), a, b)
 
     def _scale(self, node: Node, a: Symbolic) -> Symbolic:
         factor = float(node.attribute)
-        affine = Affine(factor * a.affine.centre, factor * a.affine.linear, abs(factor) * a.affine.slack)
+        slack = abs(factor) * (a.affine.slack + rounding(8) * a.size)
+        affine = Affine(factor * a.affine.centre, factor * a.affine.linear, slack)
         return self._finish(node, affine, a)
 
     def _sum(self, node: Node, a: Symbolic) -> Symbolic:
@@ -133,14 +143,15 @@ class Encoder:
             [1 if axis - len(shape) in node.attribute else size for axis, size in enumerate(shape)]
         )
         add = sparse.csr_matrix((np.ones(ends.size), (ends.ravel(), np.arange(ends.size))))
-        affine = Affine(add @ a.affine.centre, add @ a.affine.linear, add @ a.affine.slack)
+        slack = add @ (a.affine.slack + rounding(ends.size) * a.size)
+        affine = Affine(add @ a.affine.centre, add @ a.affine.linear, slack)
         return self._finish(node, affine, a)
 
     def _gather(self, node: Node, a: Symbolic) -> Symbolic:
         shape = a.range.low.shape
         index = np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)[node.attribute].ravel()
         affine = Affine(a.affine.centre[index], a.affine.linear[index], a.affine.slack[index])
-        return Symbolic(affine, a.range[node.attribute], a.variable[index], a.sign[index], a.gate[index])
+        return Symbolic(affine, a.range[node.attribute], a.variable[index], a.sign[index], a.gate[index], a.size[index])
 
     # Products --------------------------------------------------------------------------------------------------------
 
@@ -156,13 +167,15 @@ class Encoder:
         constant = np.bincount(io, mid_a[ia] * mid_b[ib], minlength=size)
         centre = to_a @ a.affine.centre + to_b @ b.affine.centre - constant
         slack = abs(to_a) @ a.affine.slack + abs(to_b) @ b.affine.slack
+        terms = len(io) // max(size, 1) + 8
+        slack += rounding(terms) * np.bincount(io, (a.size + rad_a)[ia] * (b.size + rad_b)[ib], minlength=size)
         second = rad_a[ia] * rad_b[ib]
         if second.any():
             # A sum of terms stays below the tolerance when each stays below its share.
             first_order = abs(linear) @ self.builder.reach + slack
             share = self.tolerance * first_order / np.maximum(np.bincount(io, second > 0, minlength=size), 1)
             # Widths that are nothing but rounding deserve no variable either.
-            noise = ROUNDING * ((np.abs(mid_a) + rad_a)[ia] * (np.abs(mid_b) + rad_b)[ib])
+            noise = rounding(8) * (a.size + rad_a)[ia] * (b.size + rad_b)[ib]
             small = second <= np.maximum(share[io], noise)
             slack = slack + np.bincount(io, np.where(small, second, 0.0), minlength=size)
             big = np.flatnonzero(~small)
@@ -177,11 +190,8 @@ class Encoder:
         var_a, sign_a = self.deviation(a, ia)
         var_b, sign_b = self.deviation(b, ib)
         q = self.builder.add_variables(len(ia))
-        binary = self.builder.integer
-        # e = 2g − 1 for a gate g, else e is the variable itself.
-        gate_a, gate_b = binary[var_a], binary[var_b]
-        slope_a, slope_b = np.where(gate_a, 2.0, 1.0), np.where(gate_b, 2.0, 1.0)
-        shift_a, shift_b = np.where(gate_a, -1.0, 0.0), np.where(gate_b, -1.0, 0.0)
+        gate_a, gate_b = self.builder.integer[var_a], self.builder.integer[var_b]
+        (slope_a, shift_a), (slope_b, shift_b) = self._unit(var_a), self._unit(var_b)
         for s_a, s_b in ((1.0, 1.0), (-1.0, -1.0)):  # q ≥ s·e_a + s·e_b − 1
             self._rows(
                 (q, 1.0),
@@ -228,7 +238,8 @@ class Encoder:
     def _reuse_single_variables(self, value: Symbolic, elements: Index) -> None:
         linear = value.affine.linear
         count = np.diff(linear.indptr)[elements]
-        single = elements[(count == 1) & (value.affine.slack[elements] == 0)]
+        # Slack that is mere rounding is covered by the tolerance that proven bounds are moved outward by.
+        single = elements[(count == 1) & (value.affine.slack[elements] <= 1e-9 * value.radius[elements])]
         if not len(single):
             return
         variables = linear.indices[linear.indptr[single]].astype(np.intp)
@@ -244,13 +255,25 @@ class Encoder:
 
     # Kinks -----------------------------------------------------------------------------------------------------------
 
+    def _argument(self, z: Symbolic, elements: Index) -> tuple[Index, Array, Array]:
+        """Variables `v`, slopes and constants with `z = constant + slope·v`; a variable may be a gate, `e = 2v − 1`."""
+        variables, sign = self.deviation(z, elements)
+        slope, shift = self._unit(variables)
+        reach = sign * z.radius[elements]
+        return variables, reach * slope, z.middle[elements] + reach * shift
+
+    def _unit(self, variables: Index) -> tuple[Array, Array]:
+        """Slope and shift of the normalised deviation `e ∈ [−1, 1]`: the variable itself, or `2g − 1` for a gate."""
+        gate = self.builder.integer[variables]
+        return np.where(gate, 2.0, 1.0), np.where(gate, -1.0, 0.0)
+
     def _gates(self, z: Symbolic, elements: Index) -> Index:
         """Binaries `g = 1[z > 0]` of the unstable elements: `z ≤ u·g`, `z ≥ l·(1 − g)`."""
         fresh = elements[z.gate[elements] == NONE]
         if len(fresh):
-            e, sign = self.deviation(z, fresh)
+            e, slope, middle = self._argument(z, fresh)
             g = self.builder.add_variables(len(fresh), 0.0, 1.0, integer=True)
-            low, high, middle, slope = z.low[fresh], z.high[fresh], z.middle[fresh], sign * z.radius[fresh]
+            low, high = z.low[fresh], z.high[fresh]
             self._rows((e, slope), (g, -high), upper=-middle, owner=g)
             self._rows((e, slope), (g, low), lower=low - middle, owner=g)
             z.gate[fresh] = g
@@ -265,8 +288,8 @@ class Encoder:
         linear.eliminate_zeros()
         if len(kink):
             g = self._gates(z, kink)
-            e, sign = self.deviation(z, kink)
-            low, high, middle, slope = z.low[kink], z.high[kink], z.middle[kink], sign * z.radius[kink]
+            e, slope, middle = self._argument(z, kink)
+            low, high = z.low[kink], z.high[kink]
             y = self.builder.add_variables(len(kink))  # relu = (u/2)(1 + y)
             half = 0.5 * high
             self._rows((y, half), (e, -slope), lower=middle - half, owner=y)
@@ -301,6 +324,11 @@ class Encoder:
         data = np.concatenate([np.broadcast_to(coefficient, (count,)) for _, coefficient in terms])
         matrix = sparse.csr_matrix((data, (rows, columns)), shape=(count, self.builder.variables))
         self.builder.add_rows(matrix, lower, upper, owner)
+
+
+def rounding(terms: int) -> float:
+    """Relative error of a sum of `terms` products here, and once more in a training run that is to be enclosed."""
+    return 2.0 * gamma(terms + 8)
 
 
 def _broadcast_index(shape: Shape, target: Shape) -> Index:

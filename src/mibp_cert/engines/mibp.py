@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mibp_cert.engines.base import Box, Engine, StepReport
 from mibp_cert.engines.encode import Encoder, Symbolic
 from mibp_cert.engines.exact import End, SolverSettings, Task, bound_outputs
+from mibp_cert.engines.interval import enclose
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
@@ -115,6 +116,16 @@ class Brackets:
         for side, end in enumerate(ends):
             self.proven[side, element] |= end.usable
 
+    def withdraw(self, plain_low: Array, plain_high: Array) -> int:
+        """Where a true value lies outside of a "proven" bound, something was wrong: fall back to plain intervals there."""
+        slip = 1e-12 * (1.0 + np.maximum(np.abs(self.lower), np.abs(self.upper)))
+        wrong = (self.inner_low < self.lower - slip) | (self.inner_high > self.upper + slip)
+        wrong |= (self.inner_low > self.upper + slip) & np.isfinite(self.inner_low)
+        wrong |= (self.inner_high < self.lower - slip) & np.isfinite(self.inner_high)
+        self.lower, self.upper = np.where(wrong, plain_low, self.lower), np.where(wrong, plain_high, self.upper)
+        self.proven[:, wrong] = False
+        return int(wrong.sum())
+
     def gap(self, floor: float) -> Array:
         """`outer − inner` relative to the radius (2 × outputs); infinite where no true value was reached."""
         radius = np.maximum(0.5 * (self.upper - self.lower), floor)
@@ -162,6 +173,14 @@ def bound_graph(
         if not len(left) or time.time() >= deadline:
             break
     assert brackets is not None
+    plain = enclose(graph, {name: value.range for name, value in task.inputs.items()})
+    withdrawn = brackets.withdraw(
+        *(np.concatenate([getattr(plain[n], e).ravel() for n in graph.outputs]) for e in ("low", "high"))
+    )
+    if withdrawn:
+        log.warning(
+            "%d bound(s) were contradicted by a true value and are replaced by plain interval bounds.", withdrawn
+        )
     report.fallbacks = int((~brackets.proven[: 2 if both else 1, asked]).sum())
     report.gap = brackets.gap(settings.floor)
     return brackets, report

@@ -26,6 +26,10 @@ MARGIN = 1e-6
 """How far past a kink a claimed gate is pushed, relative to the radius of its argument."""
 
 
+TRUST = (1e-3, 0.05, 0.3, 2.0)
+"""How far a deviation may move in one round; the smallest radius that can satisfy the gates is taken."""
+
+
 @dataclass(frozen=True, eq=False)
 class Point:
     """Inputs of a graph as functions of deviations `v` in [lower, upper]: `centre + linear·v`, clipped to their ranges."""
@@ -58,7 +62,7 @@ def polish(
     gates: Mapping[int, Index],
     radii: Mapping[int, Array],
     target: float,
-    rounds: int = 4,
+    rounds: int = 8,
 ) -> float:
     """Best true value of an output found from `v`; stops once it reaches `target`.
 
@@ -68,8 +72,7 @@ def polish(
     sign = 1.0 if maximise else -1.0
     best = point.value(v, element)
     claims = {n: np.where(g >= 0, np.round(v[np.maximum(g, 0)]), np.nan) for n, g in gates.items()}
-    trust = 0.05
-    for _ in range(rounds):
+    for number in range(rounds):
         if sign * best >= sign * target:
             break
         slope, arguments, slopes, margins = _linearise(point, v, element, claims, radii)
@@ -78,9 +81,13 @@ def polish(
         if not len(moving):
             break
         move = None
-        while move is None and trust <= 2.0:
+        # Small moves keep second-order errors below the margin; where they do not, the margin grows from round to round.
+        margins = margins * 4.0**number
+        settled = bool((side * arguments > 0).all())
+        for trust in TRUST[1:] if settled else TRUST:
             move = _direction(sign * slope, side, arguments, slopes, margins, point, v, moving, trust)
-            trust = trust if move is not None else 6.0 * trust
+            if move is not None:
+                break
         if move is None:
             break
         v = v.copy()

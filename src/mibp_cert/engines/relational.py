@@ -23,6 +23,9 @@ from mibp_cert.graph import Graph, check_support
 from mibp_cert.nets import Layout, Step
 from mibp_cert.threats import Noise, ThreatSet
 
+SLOPES = (1.0 / 64.0, 1024.0)
+"""Slope caps worth trying; below, a gate might as well have none, above, the admissible slopes decide."""
+
 
 @dataclass(frozen=True, eq=False)
 class RelationalSet(Box):
@@ -34,6 +37,8 @@ class RelationalSet(Box):
     noise: Noise
     slope: float = 1.0
     """Slope cap that the last step chose; the next search starts there."""
+    gates: NDArray[np.bool_] | None = None
+    """Which symbols beyond the data's came from gates; the others are remainders (second order, relu bands, rounding)."""
 
     @property
     def data(self) -> int:
@@ -47,6 +52,17 @@ class RelationalSet(Box):
     def cover(self) -> Array:
         """How large a residual the other symbols and the slack admit."""
         return upward(np.abs(self.linear[:, self.data :]).sum(axis=1) + self.slack, self.linear.shape[1])
+
+    def composition(self) -> dict[str, float]:
+        """What the mean radius consists of: the data's first order, gates, and remainders."""
+        sizes = np.abs(self.linear).sum(axis=0) / len(self.middle)
+        gates = np.zeros(len(sizes) - self.data, dtype=bool) if self.gates is None else self.gates
+        later = sizes[self.data :]
+        return {
+            "data": float(sizes[: self.data].sum()),
+            "gates": float(later[gates].sum()),
+            "remainders": float(later[~gates].sum() + self.slack.mean()),
+        }
 
     def forms(self, layout: Layout, symbols: Symbols) -> dict[str, Form]:
         """The named parameters as forms."""
@@ -184,6 +200,8 @@ class _Stepper:
             tried, improved = cap, False
             for _ in range(candidates):
                 tried *= direction
+                if not SLOPES[0] <= tried <= SLOPES[1]:
+                    break
                 outputs = self._finish(prefix, tried)
                 width = self._width(outputs)
                 if not width < score:
@@ -221,6 +239,11 @@ class _Stepper:
         # Fresh symbols lie in [−1, 1]; the data's own columns are never folded.
         slack = upward(slack + np.abs(linear[:, folded]).sum(axis=1), len(folded) + 2)
         fresh = np.diag(slack)
+        before = (
+            np.zeros(self.state.linear.shape[1] - data, dtype=bool) if self.state.gates is None else self.state.gates
+        )
+        gates = np.ones(columns, dtype=bool)  # what this step added
+        gates[data : data + len(before)] = before
         return RelationalSet(
             box.lower,
             box.upper,
@@ -229,6 +252,7 @@ class _Stepper:
             np.zeros(layout.size),
             self.state.noise,
             cap,
+            np.concatenate([gates[kept], np.zeros(layout.size, dtype=bool)]),
         )
 
 

@@ -16,6 +16,7 @@ Array = NDArray[np.float64]
 
 UNIT = 2.0**-53
 TINY = 2.0**-1074
+LARGEST = float(np.finfo(np.float64).max)
 
 
 def gamma(n: int) -> float:
@@ -24,26 +25,23 @@ def gamma(n: int) -> float:
 
 
 def add_down(a: Array, b: Array) -> Array:
-    """Largest float not above the real `a + b` (exact sums stay exact)."""
+    """Largest float not above the real `a + b` (exact sums stay exact); an overflowing sum is at least the largest float."""
     total, error = _two_sum(a, b)
-    return np.where(error < 0, np.nextafter(total, -np.inf), total)
+    down = np.where(error >= 0, total, np.nextafter(total, -np.inf))
+    return np.where((total == np.inf) & np.isfinite(a) & np.isfinite(b), LARGEST, down)
 
 
 def add_up(a: Array, b: Array) -> Array:
     """Smallest float not below the real `a + b`."""
-    total, error = _two_sum(a, b)
-    return np.where(error > 0, np.nextafter(total, np.inf), total)
+    return -add_down(-a, -b)
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Knuth's error-free transformation: `a + b = total + error` exactly, unless a sum overflows.
-
-    On overflow the error is set to zero and the infinite total is passed on, to be refused by whoever checks bounds.
-    """
+    """Knuth's error-free transformation: `a + b = total + error` exactly; the error is NaN where an intermediate overflows."""
     total = a + b
     virtual = total - a
     error = (a - (total - virtual)) + (b - virtual)
-    return total, np.where(np.isfinite(total), error, 0.0)
+    return total, np.where(np.isfinite(error), error, np.nan)
 
 
 def scale_down(a: Array, factor: Fraction) -> Array:
