@@ -17,8 +17,7 @@ $(VENV)/.installed: pyproject.toml
 
 run: install
 	@mkdir -p runs
-	$(BIN)/mibp-cert certify two-moons --eps 0.01 --engine interval --epochs 4 --json runs/two-moons-interval.json
-	$(BIN)/mibp-cert certify two-moons --eps 0.01 --engine mibp --epochs 4 --json runs/two-moons-mibp.json
+	$(BIN)/mibp-cert certify two-moons --eps 0.01 --engine interval,relational --json runs/two-moons.json
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks
@@ -40,6 +39,7 @@ bench: install
 	$(BIN)/python benchmarks/exact_step.py
 	$(BIN)/python benchmarks/branches.py
 	$(BIN)/python benchmarks/two_moons.py
+	$(BIN)/python benchmarks/tightness.py
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

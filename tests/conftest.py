@@ -12,6 +12,7 @@ import pytest
 from mibp_cert.data import Dataset
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool
+from mibp_cert.threats import LInf, ThreatSet
 
 
 @pytest.fixture
@@ -46,3 +47,19 @@ def small_step(
     chosen = [np.arange(len(data))] if batches is None else batches
     loss = loss_named("hinge", network.logits)
     return network, trace_steps(network, loss, SGD(rate), len(data.classes), chosen)
+
+
+def random_case(seed: int, steps: int) -> tuple[Network, list[Step], ThreatSet, Any, np.random.Generator]:
+    """A random network, one graph per step of a random batch plan, a threat, initial parameters, and the generator."""
+    rng = np.random.default_rng(seed)
+    classes = int(rng.integers(2, 4))
+    last = classes if classes > 2 or rng.random() < 0.5 else 1
+    sizes = [*rng.integers(1, 6, rng.integers(0, 3)).tolist(), last]
+    rows = int(rng.integers(classes, 9))
+    data = small_data(rng, rows=rows, features=int(rng.integers(1, 4)), classes=classes)
+    threat = LInf(float(rng.choice([0.0, 1e-12, 1e-3, 0.05, 0.3]))).bind(data)
+    rate = float(rng.choice([0.05, 0.3, 1.0]))
+    plan = [np.sort(rng.choice(rows, rng.integers(1, rows + 1), replace=False)) for _ in range(steps)]
+    graphs = [small_step(data, sizes, rate=rate, batches=[batch])[1] for batch in plan]
+    network, _ = small_step(data, sizes)
+    return network, graphs, threat, network.initialise(seed) * float(rng.choice([1e-3, 1.0, 4.0])), rng

@@ -5,8 +5,10 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import mibp_cert
 
@@ -33,3 +35,11 @@ def test_import_loads_no_extra_and_no_solver() -> None:
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
+
+
+def test_examples_of_the_readme_run() -> None:
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    assert len(blocks) >= 2
+    for block in blocks:
+        subprocess.run([sys.executable, "-W", "error", "-c", block], check=True, capture_output=True, timeout=120)

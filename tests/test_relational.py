@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import small_data, small_step
+from conftest import random_case, small_data, small_step
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.data import Dataset
 from mibp_cert.engines import affine, concrete, relational
@@ -36,21 +36,6 @@ def known_noise(threat: ThreatSet, x: Any) -> Any:
         if stop > start:
             epsilon[noise.x_linear.indices[start]] = deviation[cell] / np.longdouble(noise.x_linear.data[start])
     return epsilon
-
-
-def random_case(seed: int, steps: int) -> tuple[Any, list[Any], ThreatSet, Any, np.random.Generator]:
-    rng = np.random.default_rng(seed)
-    classes = int(rng.integers(2, 4))
-    last = classes if classes > 2 or rng.random() < 0.5 else 1
-    sizes = [*rng.integers(1, 6, rng.integers(0, 3)).tolist(), last]
-    rows = int(rng.integers(classes, 9))
-    data = small_data(rng, rows=rows, features=int(rng.integers(1, 4)), classes=classes)
-    threat = LInf(float(rng.choice([0.0, 1e-12, 1e-3, 0.05, 0.3]))).bind(data)
-    rate = float(rng.choice([0.05, 0.3, 1.0]))
-    plan = [np.sort(rng.choice(rows, rng.integers(1, rows + 1), replace=False)) for _ in range(steps)]
-    graphs = [small_step(data, sizes, rate=rate, batches=[batch])[1] for batch in plan]
-    network, _ = small_step(data, sizes)
-    return network, graphs, threat, network.initialise(seed) * float(rng.choice([1e-3, 1.0, 4.0])), rng
 
 
 def check_case(seed: int, engine: RelationalEngine, steps: int = 4, members: int = 8) -> int:

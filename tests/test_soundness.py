@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from conftest import small_data, small_step
+from conftest import random_case
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
 from mibp_cert.solvers import WorkerPool
-from mibp_cert.threats import LInf
 
 
 def _hunt(engine: Engine, seed: int, steps: int, members: int) -> None:
     """A random network, data, threat and batch plan; every sampled member trained for real, checked after every step."""
-    rng = np.random.default_rng(seed)
-    classes = int(rng.integers(2, 4))
-    last = classes if classes > 2 or rng.random() < 0.5 else 1
-    sizes = [*rng.integers(1, 5, rng.integers(0, 3)).tolist(), last]
-    rows = int(rng.integers(classes, 9))
-    data = small_data(rng, rows=rows, features=int(rng.integers(1, 4)), classes=classes)
-    threat = LInf(float(rng.choice([0.0, 1e-12, 1e-3, 0.05, 0.3]))).bind(data)
-    rate = float(rng.choice([0.05, 0.5, 2.0]))
-    plan = [np.sort(rng.choice(rows, rng.integers(1, rows + 1), replace=False)) for _ in range(steps)]
-    graphs = [small_step(data, sizes, rate=rate, batches=[batch])[1] for batch in plan]
-    network, _ = small_step(data, sizes)
-    theta = network.initialise(seed) * float(rng.choice([1e-3, 1.0, 5.0]))
+    _, graphs, threat, theta, rng = random_case(seed, steps)
     points = [(theta, x, y) for x, y in threat.sample(rng, members)]
     box = Box.point(theta)
     for step in graphs:

@@ -19,7 +19,7 @@ from mibp_cert.engines.base import Box, Engine, StepReport
 from mibp_cert.engines.forms import Form, Symbols, upward, widened
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
-from mibp_cert.graph import Graph, check_support
+from mibp_cert.graph import Graph, check_support, interpret
 from mibp_cert.nets import Layout, Step
 from mibp_cert.threats import Noise, ThreatSet
 
@@ -261,13 +261,9 @@ def bound_outputs(graph: Graph, state: RelationalSet, layout: Layout, x: Array) 
     symbols = Symbols(state.noise.blocks, state.data)
     symbols.count = state.linear.shape[1]
     rules = AffineRules(symbols)
-    check_support(graph, rules.table, "relational")
     inputs = {**state.forms(layout, symbols), "x": Form.constant(symbols, Interval.point(x))}
-    values: list[Form] = []
     with np.errstate(all="ignore"):
-        for node in graph.nodes:
-            operands = (values[i] for i in node.operands)
-            values.append(inputs[node.attribute] if node.op == "input" else rules.apply(node, *operands))
+        values = interpret(graph, dict.fromkeys(rules.table, rules.apply), inputs, engine="relational")
         return {name: values[number].tighten() for name, number in graph.outputs.items()}
 
 
@@ -280,10 +276,10 @@ def data_forms(symbols: Symbols, noise: Noise, step: Step, threat: ThreatSet) ->
     }
 
 
-def _rows(symbols: Symbols, centre: Array, linear: object, rows: NDArray[np.intp], hull: Interval) -> Form:
+def _rows(symbols: Symbols, centre: Array, linear: Any, rows: NDArray[np.intp], hull: Interval) -> Form:
     shape = (len(rows), centre.shape[1])
     cells = (rows[:, None] * centre.shape[1] + np.arange(centre.shape[1])).ravel()
-    part = linear[cells]  # type: ignore[index]
+    part = linear[cells]
     count = np.diff(part.indptr)
     box = hull[rows]
     zero = np.zeros(shape)

@@ -13,7 +13,7 @@ is. Dropping rows can only enlarge the feasible set; since a definition can alwa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -98,10 +98,6 @@ class Program:
             renumber[kept].reshape(-1, 3),
         )
         return part, variables
-
-    def relax_triples(self) -> Program:
-        """Drop the bilinear triples (their McCormick rows are linear rows already)."""
-        return replace(self, triples=np.zeros((0, 3), dtype=np.intp))
 
 
 def _ranges(starts: Index, counts: Index) -> Index:
