@@ -77,8 +77,8 @@ def summary(run: CertifiedRun) -> str:
 
 def side_by_side(runs: Sequence[CertifiedRun]) -> Table:
     """Engines beside each other, on the same data, seed and threat."""
-    table = Table(title="side by side", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for header in (
+    table = Table(title="side by side", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
+    headers = (
         "engine",
         "s per\nepoch",
         "mean\nradius",
@@ -87,8 +87,9 @@ def side_by_side(runs: Sequence[CertifiedRun]) -> Table:
         "attacked",
         "certified",
         "certified\nrate",
-    ):
-        table.add_column(header, justify="left" if header == "engine" else "right")
+    )
+    for header in headers:
+        table.add_column(header, justify="left" if header == "engine" else "right", no_wrap=True)
     for run in runs:
         seconds = sum(record.seconds for record in run.history) / max(1, len(run.history))
         split = run.data if isinstance(run.data, Split) else None
