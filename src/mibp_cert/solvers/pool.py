@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
@@ -25,16 +24,16 @@ _THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "N
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C for a moment (in the main thread; elsewhere it does not arrive)."""
-    if threading.current_thread() is not threading.main_thread():
+def _interrupts_held_back() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment (where the system can): it arrives afterwards; processes started meanwhile never see it."""
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def _start_worker() -> None:
@@ -91,7 +90,7 @@ class WorkerPool:
     ) -> Iterator[tuple[Item, Any]]:
         running: dict[Future[list[Any]], list[Item]] = {}
         lost: list[list[Item]] = []
-        with _interrupts_ignored():  # new workers inherit this from their first moment on
+        with _interrupts_held_back():
             executor = self._executor()
             try:
                 for group in groups:
