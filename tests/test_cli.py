@@ -115,7 +115,13 @@ def _start(tmp_path: Path, *more: str) -> tuple[subprocess.Popen[str], Path]:
     command = [sys.executable, "-m", "mibp_cert.cli", "certify", "two-moons", "--engine", "mibp", "--hidden", "6"]
     command += ["--epochs", "4", "--jobs", "2", "--json", str(path), *more]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell that runs the tests in the background makes its children ignore Ctrl-C; a user's terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     return process, path
 
@@ -148,7 +154,12 @@ def test_interrupt_stops_within_seconds_and_leaves_no_worker(tmp_path: Path) -> 
     process, path = _start(tmp_path, "--epochs", "50")
     workers = _wait_for_workers(process)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    try:
+        _, errors = process.communicate(timeout=20)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
     assert process.returncode == 130, errors
     assert "Interrupted; nothing was written" in errors
     assert "Traceback" not in errors
