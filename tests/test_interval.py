@@ -184,7 +184,7 @@ def test_nan_never_becomes_a_sound_gate() -> None:
     ("name", "rule"),
     [
         ("contract", lambda node, a, b: Interval.point(concrete.TABLE["contract"](node, a.low, b.low))),
-        ("relu", lambda node, a: Interval(a.low, np.maximum(a.high, 0))),
+        ("relu", lambda node, a: Interval(np.maximum(a.low, 0), np.maximum(a.low, 0))),
         ("step", lambda node, a: Interval(np.where(a.low > 0, 1.0, 0.0), np.where(a.low > 0, 1.0, 0.0))),
         ("add", lambda node, a, b: Interval(a.low + b.high, a.high + b.high)),
         ("scale", lambda node, a: Interval(float(node.attribute) * a.low, float(node.attribute) * a.high)),
@@ -203,7 +203,5 @@ def test_a_wrong_rule_is_caught_by_containment(monkeypatch: pytest.MonkeyPatch, 
         return any(not boxes[-1].contains(concrete.train([step] * 3, theta, x, y)) for x, y in members)
 
     assert not outside()
-    if name == "relu":  # a lower end below zero is merely loose: break the upper one instead
-        rule = lambda node, a: Interval(np.maximum(a.low, 0), np.maximum(a.low, 0))  # noqa: E731
     monkeypatch.setitem(interval.TABLE, name, rule)
     assert outside()

@@ -24,6 +24,7 @@ from mibp_cert.solvers import (
 )
 
 NAMES = list(SOLVERS)
+UNLIMITED = Limits()
 RUNS_HERE = {"scip": "pyscipopt", "highs": "highspy", "gurobi": "gurobipy"}
 
 
@@ -48,7 +49,7 @@ def _program(matrix: Any, low: Any, high: Any, integer: Any, triples: Any = ()) 
     )
 
 
-def _both(solver: Solver, program: Program, coefficients: Any, limits: Limits = Limits()) -> tuple[Any, Any]:  # noqa: B008
+def _both(solver: Solver, program: Program, coefficients: Any, limits: Limits = UNLIMITED) -> tuple[Any, Any]:
     c = np.asarray(coefficients, dtype=float)
     low, high = solver.solve(program, [Objective(c, False), Objective(c, True)], limits)
     return low, high
