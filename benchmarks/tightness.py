@@ -32,6 +32,7 @@ def main() -> None:
     print(f"{header}  certified %     ± std    s/epoch   epochs")
     for eps in a.eps:
         rows: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+        radii: dict[str, list[list[float]]] = defaultdict(list)
         for seed in range(a.seeds):
             data, network = two_moons(seed), Network.mlp([2, 20, a.logits])
             for engine in a.engines:
@@ -49,6 +50,7 @@ def main() -> None:
                 assert run.test is not None
                 assert run.attack is not None
                 radius = run.bounds.radius
+                radii[engine].append([record.radius_mean for record in run.history])
                 rows[engine].append(
                     (
                         radius.mean(),
@@ -75,6 +77,11 @@ def main() -> None:
                 f"certified {np.mean(pairs[0][:, 1] - pairs[1][:, 1]):+.1f} points, "
                 f"worst seed {np.min(pairs[0][:, 1] - pairs[1][:, 1]):+.1f}"
             )
+        if {"mibp", "relational"} <= set(rows):
+            ratio = np.mean(radii["relational"], axis=0) / np.mean(radii["mibp"], axis=0)
+            tighter = [int(i) + 1 for i in np.flatnonzero(ratio > 1)]
+            print(f"        relational/mibp, mean radius by epoch: {' '.join(f'{r:.2f}' for r in ratio)}")
+            print(f"        epochs at which mibp is the tighter one: {tighter or 'none'}")
 
 
 if __name__ == "__main__":

@@ -225,7 +225,11 @@ def _steep_gate(monkeypatch: pytest.MonkeyPatch) -> None:
 def _flipped_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sign of the data's symbols flipped in one operand of a product."""
     original = affine.contract_linear
-    monkeypatch.setattr(affine, "contract_linear", lambda spec, m, g, left, of: -original(spec, m, g, left, of))
+
+    def rule(spec: Any, matrix: Any, *rest: Any) -> Any:
+        return original(spec, -matrix, *rest)
+
+    monkeypatch.setattr(affine, "contract_linear", rule)
 
 
 def _gate_without_slack(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from mibp_cert.engines import interval
-from mibp_cert.engines.forms import Columns, Form, Symbols, add_linear, underflow, upward, widened
+from mibp_cert.engines.buffers import CHUNK
+from mibp_cert.engines.forms import Columns, Form, Symbols, underflow, upward
 from mibp_cert.engines.rounding import UNIT, Array, Interval, gamma
 from mibp_cert.graph import Node, Rule, Spec, parse_spec
 from mibp_cert.graph.ops import product_index
@@ -50,7 +51,7 @@ class AffineRules:
         raw = upward(a.raw + b.raw)
         slack = a.slack + b.slack
         slack = upward(slack + 4.0 * UNIT * (np.abs(centre) + raw + slack), 4)
-        linear = add_linear(a.dense(), b.dense(), node.shape)
+        linear = self.symbols.plus(a.dense(), b.dense(), node.shape, spare=(a.spare, b.spare))
         both = interval.TABLE["add"](node, a.range, b.range)
         return Form(
             self.symbols, centre, linear, np.broadcast_to(slack, node.shape), both, np.broadcast_to(raw, node.shape)
@@ -62,7 +63,7 @@ class AffineRules:
         if not exact:
             raw = upward(raw, 2)
             slack = upward(slack + 8.0 * UNIT * (np.abs(centre) + raw + slack), 6) + underflow(2 + self.symbols.count)
-        linear = None if a.linear is None else factor * a.linear
+        linear = self.symbols.times(np.array(factor), a.linear, spare=a.spare)
         weight = None if a.weight is None else factor * a.weight
         scaled = interval.TABLE["scale"](node, a.range)
         return Form(self.symbols, centre, linear, slack, scaled, raw, a.own, weight)
@@ -70,8 +71,12 @@ class AffineRules:
     def _sum(self, node: Node, a: Form) -> Form:
         axes = node.attribute
         count = int(np.prod([a.shape[axis] for axis in axes]))
-        linear = a.dense()
-        total = None if linear is None else linear.sum(axis=tuple(axis - 1 for axis in axes))
+        total = None if a.linear is None else a.linear.sum(axis=tuple(axis - 1 for axis in axes))
+        if a.own is not None and a.weight is not None:
+            kept = np.zeros(a.shape, dtype=np.intp) + np.arange(int(np.prod(node.shape))).reshape(
+                [1 if axis - len(a.shape) in axes else n for axis, n in enumerate(a.shape)]
+            )
+            total = self._scatter(total, node.shape, kept.ravel(), a.own.ravel(), a.weight.ravel())
         slack = upward(a.slack.sum(axis=axes) + 2.0 * gamma(count + 2) * a.bound.sum(axis=axes), count + 4)
         raw = upward(a.raw.sum(axis=axes), count)
         return Form(self.symbols, a.centre.sum(axis=axes), total, slack, interval.TABLE["sum"](node, a.range), raw)
@@ -101,8 +106,7 @@ class AffineRules:
         raw = slope * a.raw
         rounding = np.where(unstable, 8.0 * UNIT * (np.abs(centre) + raw + half) + underflow(self.symbols.count), 0.0)
         slack = np.where(unstable, upward(slope * a.slack + half + rounding, 6), slope * a.slack)
-        linear = a.dense()
-        linear = None if linear is None else slope[..., None] * linear
+        linear = self.symbols.times(slope, a.dense(), spare=a.spare)
         reach = None if a.reach is None else (upward(slope * -a.reach[0], 1), upward(slope * a.reach[1], 1))
         out = Form(self.symbols, centre, linear, slack, interval.TABLE["relu"](node, a.range), raw)
         out.reach = None if reach is None else (-reach[0], reach[1])
@@ -123,13 +127,13 @@ class AffineRules:
             largest = np.maximum(np.where(unstable, np.maximum(high, -low), 1.0), 1e-300)
             slope = np.where(unstable, np.minimum((1.0 - 8.0 * UNIT) / largest, self.slope_cap), 0.0)
             centre = np.where(unstable, 0.5 + slope * a.centre, centre)
-            generators = a.dense()
-            linear = None if generators is None else slope[..., None] * generators
+            linear = symbols.times(slope, a.dense(), spare=a.spare)
             raw = upward(weight + slope * a.raw, 3)
             rounding = 8.0 * UNIT * (np.abs(centre) + raw) + underflow(symbols.count)
             slack = np.where(unstable, upward(slope * a.slack + rounding, 6), 0.0)
+        # Never tighter than the interval: the affine range is at least [0, 1] where the gate is unstable.
         both = interval.TABLE["step"](node, a.range)
-        return Form(symbols, centre, linear, slack, both, raw, own, weight)
+        return Form(symbols, centre, linear, slack, both, raw, own, weight, tight=True)
 
     # Products --------------------------------------------------------------------------------------------------------
 
@@ -163,35 +167,37 @@ class AffineRules:
         self, node: Node, spec: Spec, a: Form, b: Form
     ) -> tuple[Array | None, Columns | None, Array | None]:
         """`c₁G₂ + c₂G₁`, dense part and own symbols."""
+        symbols = self.symbols
         if spec.left == spec.right == spec.out and (a.own is None or b.own is None):
             carrier, other = (a, b) if a.own is not None else (b, a)
-            linear = add_linear(
-                None if a.linear is None else a.linear * b.centre[..., None],
-                None if b.linear is None else b.linear * a.centre[..., None],
-                node.shape,
-                reuse=True,
+            parts = (
+                symbols.times(b.centre, a.linear, spare=a.spare),
+                symbols.times(a.centre, b.linear, spare=b.spare),
             )
+            linear = symbols.plus(*parts, node.shape)
             return linear, carrier.own, None if carrier.weight is None else carrier.weight * other.centre
-        parts = [
-            None if b.linear is None else contract_linear(spec, a.centre, b.linear, spec.left, spec.right),
-            None if a.linear is None else contract_linear(spec, b.centre, a.linear, spec.right, spec.left),
-        ]
-        linear = add_linear(parts[0], parts[1], node.shape, reuse=True)
+        columns = max((int(f.own.max(initial=-1)) + 1 for f in (a, b) if f.own is not None), default=0)
+        linear = contract_linear(spec, b.centre, a.linear, spec.right, spec.left, symbols, columns)
+        linear = contract_linear(spec, a.centre, b.linear, spec.left, spec.right, symbols, columns, linear)
         ia, ib, io = product_index(node.attribute, a.shape, b.shape)
         for carrier, ic, other, ix in ((a, ia, b, ib), (b, ib, a, ia)):
-            if carrier.own is None or carrier.weight is None:
-                continue
-            columns = carrier.own.ravel()[ic]
-            values = carrier.weight.ravel()[ic] * other.centre.ravel()[ix]
-            hit = np.flatnonzero((columns >= 0) & (values != 0.0))
-            if not len(hit):
-                continue
-            needed = int(columns[hit].max()) + 1
-            have = 0 if linear is None else linear.shape[-1]
-            if linear is None or needed > have or not linear.flags.writeable or not linear.flags.c_contiguous:
-                linear = widened(linear, node.shape, max(needed, have))
-            np.add.at(linear.reshape(-1, linear.shape[-1]), (io[hit], columns[hit]), values[hit])
+            if carrier.own is not None and carrier.weight is not None:
+                values = carrier.weight.ravel()[ic] * other.centre.ravel()[ix]
+                linear = self._scatter(linear, node.shape, io, carrier.own.ravel()[ic], values)
         return linear, None, None
+
+    def _scatter(
+        self, linear: Array | None, shape: tuple[int, ...], rows: Columns, columns: Columns, values: Array
+    ) -> Array | None:
+        """Add `values` at (element, symbol); `linear` is a temporary, negative symbols stand for none."""
+        hit = np.flatnonzero((columns >= 0) & (values != 0.0))
+        if not len(hit):
+            return linear
+        columns = columns[hit]
+        if linear is None or int(columns.max()) >= linear.shape[-1] or not linear.flags.c_contiguous:
+            linear = self.symbols.room(linear, shape, columns)
+        np.add.at(linear.reshape(-1), rows[hit] * linear.shape[-1] + columns, values[hit])
+        return linear
 
 
 def spec_size(spec: Spec, letter: str, a: Form, b: Form) -> int:
@@ -200,28 +206,49 @@ def spec_size(spec: Spec, letter: str, a: Form, b: Form) -> int:
     return a.shape[where] if where >= 0 else b.shape[spec.right.find(letter)]
 
 
-def contract_linear(spec: Spec, matrix: Array, linear: Array, letters: str, of: str) -> Array:
-    """`einsum` of a small matrix (axes `letters`) with generators (axes `of` and a last one for symbols), by matrix products.
+def contract_linear(
+    spec: Spec,
+    matrix: Array,
+    linear: Array | None,
+    letters: str,
+    of: str,
+    symbols: Symbols,
+    columns: int = 0,
+    onto: Array | None = None,
+) -> Array | None:
+    """`einsum` of a matrix (axes `letters`) with generators (axes `of`, and a last one for symbols), added to `onto`: axes of the
+    output, then symbols, at least `columns` of them.
 
-    The result's axes are those of the output, then the symbols.
+    Two axes each and one of them summed: a matrix product `matrix · G_f` for each index `f` of the other axis of `of`, written
+    straight to its place.
     """
-    columns = linear.shape[-1]
-    shared = [c for c in of if c in letters]
-    summed = [c for c in shared if c not in spec.out]
-    if len(shared) == len(summed) == 1 and len(letters) == len(of) == 2:
-        k = summed[0]
-        left = matrix if letters[1] == k else matrix.T
-        free = letters[0] if letters[1] == k else letters[1]
-        if of[0] == k:
-            out = (left @ linear.reshape(linear.shape[0], -1)).reshape(left.shape[0], linear.shape[1], columns)
-            order = free + of[1]
-        elif linear.shape[0] <= left.shape[0]:
-            moved = np.ascontiguousarray(linear.transpose(1, 0, 2)).reshape(linear.shape[1], -1)
-            out = (left @ moved).reshape(left.shape[0], linear.shape[0], columns)
-            order = free + of[0]
+    if linear is None or linear.shape[-1] == 0:
+        return onto
+    summed = [c for c in of if c in letters and c not in spec.out]
+    if not (len(letters) == len(of) == len(spec.out) == 2 and len(summed) == 1):
+        result: Array = np.einsum(f"{letters},{of}Z->{spec.out}Z", matrix, linear)
+        return result if onto is None else symbols.plus(onto, result, result.shape[:-1])
+    k, have = summed[0], linear.shape[-1]
+    left = matrix if letters[1] == k else matrix.T
+    right = linear if of[1] == k else linear.transpose(1, 0, 2)
+    sizes = [matrix.shape[letters.index(c)] if c in letters else linear.shape[of.index(c)] for c in spec.out]
+    turned = spec.out[0] in letters
+    if onto is None:
+        out = symbols.buffers.empty((sizes[0], sizes[1], max(have, columns)))
+        out[..., have:] = 0.0
+        np.matmul(left, right, out=(out.transpose(1, 0, 2) if turned else out)[..., :have])
+        return out
+    if onto.shape[-1] < have:
+        onto = symbols.room(onto, onto.shape[:-1], np.array([have - 1]))
+    # A few rows at a time, so that what is added stays in cache.
+    rows = max(1, CHUNK // (sizes[1] * have))
+    scratch = np.empty((rows, sizes[1], have))
+    for start in range(0, sizes[0], rows):
+        stop = min(start + rows, sizes[0])
+        part = scratch[: stop - start]
+        if turned:
+            np.matmul(left[start:stop], right, out=part.transpose(1, 0, 2))
         else:
-            out = left @ linear
-            order = of[0] + free
-        return out if order == spec.out else out.transpose(1, 0, 2)
-    result: Array = np.einsum(f"{letters},{of}Z->{spec.out}Z", matrix, linear)
-    return result
+            np.matmul(left, right[start:stop], out=part)
+        onto[start:stop, :, :have] += part
+    return onto

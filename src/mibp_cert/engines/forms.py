@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.engines.buffers import Buffers
 from mibp_cert.engines.rounding import TINY, UNIT, Array, Interval, gamma
 from mibp_cert.threats import Block, BoxBlock
 
@@ -35,13 +37,13 @@ def upward(value: Array, terms: int = 1) -> Array:
 class Symbols:
     """The noise `ε`: the data's own blocks first, then fresh symbols `|ε_j| ≤ 1` made on the way."""
 
-    def __init__(self, blocks: Sequence[Block], data: int) -> None:
+    def __init__(self, blocks: Sequence[Block], data: int, buffers: Buffers | None = None) -> None:
         self.blocks = tuple(blocks)
         self.boxed = all(isinstance(block, BoxBlock) for block in self.blocks)
         """Every symbol lies in [−1, 1]: one sum of absolute values is support and magnitude at once."""
         self.data = data
         self.count = data
-        self._scratch = np.empty(0)
+        self.buffers = buffers or Buffers()
 
     def fresh(self, n: int) -> Columns:
         """Numbers of `n` new symbols in [−1, 1]."""
@@ -52,7 +54,7 @@ class Symbols:
         """Lower and upper end of `linear·ε` (… × columns), rounded outward."""
         columns = linear.shape[-1]
         if self.boxed:
-            total = upward(self._absolute(linear).sum(axis=-1), columns)
+            total = upward(self.buffers.absolute_sum(linear), columns)
             return -total, total
         later = np.abs(linear[..., self.data :]).sum(axis=-1)
         low, high = -later, later
@@ -72,22 +74,62 @@ class Symbols:
         error = gamma(size) * (np.abs(low) + np.abs(high) + self.magnitude(linear))
         return low - upward(error, 3), high + upward(error, 3)
 
-    def _absolute(self, linear: Array) -> Array:
-        """`|linear|` in a buffer that is used again: fresh memory costs more than the arithmetic."""
-        if self._scratch.size < linear.size:
-            self._scratch = np.empty(linear.size)
-        return np.abs(linear, out=self._scratch[: linear.size].reshape(linear.shape))
+    @cached_property
+    def largest(self) -> Array:
+        """`max|ε_s|` of the data's symbols; that of fresh ones is 1."""
+        largest = np.ones(self.data)
+        for block in self.blocks:
+            largest[block.symbols] = block.magnitude()
+        return largest
 
     def magnitude(self, linear: Array) -> Array:
         """Upper bound of `Σ|linear_s|·max|ε_s|`."""
+        columns = linear.shape[-1]
         if self.boxed:
-            return upward(self._absolute(linear).sum(axis=-1), linear.shape[-1])
-        largest = np.ones(linear.shape[-1])
-        for block in self.blocks:
-            inside = block.symbols < linear.shape[-1]
-            largest[block.symbols[inside]] = block.magnitude()[inside]
-        total: Array = np.abs(linear) @ largest
-        return upward(total, linear.shape[-1])
+            return upward(self.buffers.absolute_sum(linear), columns)
+        total: Array = np.abs(linear) @ np.append(self.largest, np.ones(max(0, columns - self.data)))[:columns]
+        return upward(total, columns)
+
+    def room(self, linear: Array | None, shape: tuple[int, ...], columns: Columns) -> Array:
+        """A copy of generators for a tensor of this shape, wide enough for `columns`; zeros where there was nothing."""
+        have = 0 if linear is None else linear.shape[-1]
+        out = self.buffers.empty((*shape, max(have, int(columns.max(initial=-1)) + 1)))
+        if linear is not None:
+            out[..., :have] = linear
+        out[..., have:] = 0.0
+        return out
+
+    def times(self, factor: Array, linear: Array | None, *, spare: bool = False) -> Array | None:
+        """Generators of `factor ⊙ form`; `spare`: nobody else needs `linear`, it may hold the result."""
+        if linear is None:
+            return None
+        shape = (*np.broadcast_shapes(factor.shape, linear.shape[:-1]), linear.shape[-1])
+        fits = spare and linear.flags.writeable and linear.shape == shape
+        return np.multiply(factor[..., None], linear, out=linear if fits else self.buffers.empty(shape))
+
+    def plus(
+        self, a: Array | None, b: Array | None, shape: tuple[int, ...], *, spare: tuple[bool, bool] = (True, True)
+    ) -> Array | None:
+        """Sum of two generator arrays that broadcast to `shape` and may have different numbers of columns.
+
+        `spare`: nobody else needs `a`, or `b`, and it may hold the result.
+        """
+        if a is None or b is None:
+            only, free = (a, spare[0]) if b is None else (b, spare[1])
+            if only is None or (free and only.shape[:-1] == shape):
+                return only
+            only.flags.writeable = False  # two forms share it from here on
+            return np.broadcast_to(only, (*shape, only.shape[-1]))
+        if a.shape[-1] < b.shape[-1]:
+            a, b, spare = b, a, spare[::-1]
+        common = b.shape[-1]
+        if spare[0] and a.flags.writeable and a.shape[:-1] == shape:
+            a[..., :common] += b
+            return a
+        out = self.buffers.empty((*shape, a.shape[-1]))
+        out[..., common:] = a[..., common:]
+        np.add(a[..., :common], b, out=out[..., :common])
+        return out
 
 
 @dataclass(eq=False)
@@ -104,6 +146,8 @@ class Form:
     weight: Array | None = None
     reach: tuple[Array, Array] | None = None
     tight: bool = False
+    spare: bool = False
+    """The next operation on this form is the last one: its generators may be overwritten."""
 
     @classmethod
     def constant(cls, symbols: Symbols, value: Interval) -> Form:
@@ -141,23 +185,26 @@ class Form:
     def ends(self) -> tuple[Array, Array]:
         """Lower and upper end of `G·ε`."""
         if self.reach is None:
-            linear = self.dense()
+            apart = self.own is not None and (
+                self.symbols.boxed or bool((self.own[self.own >= 0] >= self.symbols.data).all())
+            )
+            linear = self.linear if apart else self.dense()
             zero = np.zeros(self.shape)
-            self.reach = (zero, zero) if linear is None else self.symbols.support(linear)
-            if linear is None or self.symbols.boxed:
-                self.raw = self.reach[1]
-            else:
-                self.raw = np.minimum(self.raw, self.symbols.magnitude(linear))
+            low, high = (zero, zero) if linear is None else self.symbols.support(linear)
+            raw = high if linear is None or self.symbols.boxed else self.symbols.magnitude(linear)
+            if apart and self.weight is not None:  # symbols in [−1, 1], added without writing them into their columns
+                own = np.abs(self.weight)
+                low, high, raw = -upward(own - low), upward(own + high), upward(own + raw)
+            self.reach, self.raw = (low, high), np.minimum(self.raw, raw)
         return self.reach
 
     def dense(self) -> Array | None:
         """All generators in one array (own symbols written into their columns)."""
         if self.own is not None and self.weight is not None:
-            columns = int(self.own.max(initial=-1)) + 1
-            linear = widened(self.linear, self.shape, max(columns, 0 if self.linear is None else self.linear.shape[-1]))
-            flat = linear.reshape(-1, linear.shape[-1])
-            rows = np.flatnonzero(self.own.ravel() >= 0)
-            flat[rows, self.own.ravel()[rows]] += self.weight.ravel()[rows]
+            hit = np.flatnonzero(self.own.ravel() >= 0)
+            columns = self.own.ravel()[hit]
+            linear = self.symbols.room(self.linear, self.shape, columns)
+            linear.reshape(-1, linear.shape[-1])[hit, columns] += self.weight.ravel()[hit]
             self.linear, self.own, self.weight = linear, None, None
         return self.linear
 
@@ -165,35 +212,6 @@ class Form:
         """Largest distance of a member from the centre, from the intersected range."""
         self.tighten()
         return upward(np.maximum(np.maximum(self.range.high - self.centre, self.centre - self.range.low), 0.0))
-
-
-def widened(linear: Array | None, shape: tuple[int, ...], columns: int) -> Array:
-    """A copy with `columns` columns, zeros in the new ones."""
-    out = np.zeros((*shape, columns))
-    if linear is not None:
-        out[..., : linear.shape[-1]] = linear
-    return out
-
-
-def add_linear(a: Array | None, b: Array | None, shape: tuple[int, ...], *, reuse: bool = False) -> Array | None:
-    """Sum of two generator arrays that broadcast to `shape` and may have different numbers of columns.
-
-    `reuse`: the operands are temporaries, so that the larger one may hold the result.
-    """
-    if a is None or b is None:
-        only = a if b is None else b
-        return None if only is None else np.broadcast_to(only, (*shape, only.shape[-1]))
-    if a.shape[-1] < b.shape[-1]:
-        a, b = b, a
-    if reuse and a.shape[:-1] == shape and a.flags.writeable:
-        a[..., : b.shape[-1]] += b
-        return a
-    if a.shape[-1] == b.shape[-1]:
-        return a + b
-    out, common = np.empty((*shape, a.shape[-1])), b.shape[-1]
-    np.add(a[..., :common], b, out=out[..., :common])
-    out[..., common:] = a[..., common:]
-    return out
 
 
 def underflow(terms: int) -> float:

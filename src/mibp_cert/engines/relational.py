@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from mibp_cert.engines.affine import AffineRules
 from mibp_cert.engines.base import Box, Engine, StepReport
-from mibp_cert.engines.forms import Form, Symbols, upward, widened
+from mibp_cert.engines.buffers import Buffers
+from mibp_cert.engines.forms import Form, Symbols, upward
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, check_support, interpret
@@ -70,7 +71,8 @@ class RelationalSet(Box):
         for i, name in enumerate(layout.names):
             span, shape = slice(layout.offsets[i], layout.offsets[i + 1]), layout.shapes[i]
             linear = self.linear[span].reshape(*shape, self.linear.shape[1])
-            low, high = symbols.support(linear)
+            linear.flags.writeable = False
+            ends = symbols.support(linear)
             box = Interval(self.lower[span].reshape(shape), self.upper[span].reshape(shape))
             forms[name] = Form(
                 symbols,
@@ -78,8 +80,8 @@ class RelationalSet(Box):
                 linear,
                 self.slack[span].reshape(shape),
                 box,
-                symbols.magnitude(linear),
-                reach=(low, high),
+                ends[1] if symbols.boxed else symbols.magnitude(linear),
+                reach=ends,
                 tight=True,
             )
         return forms
@@ -118,12 +120,13 @@ class RelationalEngine(Engine):
 
     def __init__(self, settings: RelationalSettings | None = None) -> None:
         self.settings = settings or RelationalSettings()
+        self.buffers = Buffers()
 
     def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
         start = time.perf_counter()
         state = RelationalSet.around(box, threat.noise() if not isinstance(box, RelationalSet) else box.noise)
         with np.errstate(all="ignore"):
-            after = _Stepper(state, step, threat, self._budget(state, step)).run(self.settings.search)
+            after = _Stepper(state, step, threat, self._budget(state, step), self.buffers).run(self.settings.search)
         return after, StepReport(seconds=time.perf_counter() - start)
 
     def _budget(self, state: RelationalSet, step: Step) -> int:
@@ -138,47 +141,58 @@ class RelationalEngine(Engine):
 
 
 class _Stepper:
-    """One step: the forward pass once, then the rest of the graph for each candidate slope."""
+    """One step: what no sloped gate reaches once, then the rest of the graph for each candidate slope."""
 
-    def __init__(self, state: RelationalSet, step: Step, threat: ThreatSet, budget: int) -> None:
+    def __init__(self, state: RelationalSet, step: Step, threat: ThreatSet, budget: int, buffers: Buffers) -> None:
         self.state, self.step, self.budget = state, step, budget
         self.graph: Graph = step.graph
-        self.symbols = Symbols(state.noise.blocks, state.data)
+        nodes = self.graph.nodes
+        self.symbols = Symbols(state.noise.blocks, state.data, buffers)
         self.symbols.count = state.linear.shape[1]
-        kinks = {node.operands[0] for node in self.graph.nodes if node.op == "relu"}
-        gates = [n for n in self.graph.nodes if n.op == "step" and n.operands[0] not in kinks]
-        self.rules = AffineRules(self.symbols, frozenset(id(node) for node in gates))
+        kinks = {node.operands[0] for node in nodes if node.op == "relu"}
+        gates = [i for i, n in enumerate(nodes) if n.op == "step" and n.operands[0] not in kinks]
+        self.rules = AffineRules(self.symbols, frozenset(id(nodes[i]) for i in gates))
         check_support(self.graph, self.rules.table, "relational")
-        self.arguments = [node.operands[0] for node in gates]
-        sloped = [i for i, node in enumerate(self.graph.nodes) if id(node) in self.rules.sloped]
-        self.split = min(sloped, default=0)
+        self.arguments = [nodes[i].operands[0] for i in gates]
+        sloped = self.graph.descendants(gates)
+        # A kink's gate comes right after its argument, so that the relu may overwrite the argument's generators.
+        early = {i: nodes[i].operands[0] for i, n in enumerate(nodes) if n.op == "step" and n.operands[0] in kinks}
+        self.before = sorted((i for i in range(len(nodes)) if i not in sloped), key=lambda i: (early.get(i, i), i))
+        self.after = [i for i in range(len(nodes)) if i in sloped]
+        self.forward = sorted(self.graph.ancestors(self.arguments))
         self.inputs = {**state.forms(step.layout, self.symbols), **data_forms(self.symbols, state.noise, step, threat)}
 
-    def _values(self, inputs: dict[str, Form], stop: int) -> list[Form]:
-        values: list[Form] = []
-        for node in self.graph.nodes[:stop]:
-            if node.op == "input":
-                values.append(inputs[node.attribute])
-            else:
-                values.append(self.rules.apply(node, *(values[i] for i in node.operands)))
-        return values
+    def _evaluate(self, part: list[int], values: dict[int, Form], inputs: dict[str, Form], keep: set[int]) -> None:
+        """Add the values of these nodes; those of them that nothing in `keep` or later in `part` needs are dropped again."""
+        nodes = self.graph.nodes
+        last = {operand: i for i in part for operand in nodes[i].operands}
+        mine = {i for i in part if nodes[i].op != "input"} - keep
+        for i in part:
+            if nodes[i].op == "input":
+                values[i] = inputs[nodes[i].attribute]
+                continue
+            operands = nodes[i].operands
+            dying = [j for j in set(operands) if j in mine and last[j] == i]
+            for j in dying:
+                values[j].spare = operands.count(j) == 1
+            values[i] = self.rules.apply(nodes[i], *(values[j] for j in operands))
+            for j in dying:
+                del values[j]
 
-    def _finish(self, prefix: list[Form], cap: float) -> dict[str, Form]:
+    def _finish(self, prefix: dict[int, Form], cap: float) -> dict[str, Form]:
         """The rest of the graph with this slope cap; gates get the same columns for every candidate."""
         self.symbols.count = self.prefix_count
         self.rules.slope_cap = cap
-        values = list(prefix)
-        for node in self.graph.nodes[len(prefix) :]:
-            if node.op == "input":
-                values.append(self.inputs[node.attribute])
-            else:
-                values.append(self.rules.apply(node, *(values[i] for i in node.operands)))
-        return {name: values[number].tighten() for name, number in self.graph.outputs.items()}
+        values, outputs = dict(prefix), self.graph.outputs
+        self._evaluate(self.after, values, self.inputs, set(outputs.values()))
+        return {name: values[number].tighten() for name, number in outputs.items()}
 
     def run(self, search: int) -> RelationalSet:
-        prefix = self._values(self.inputs, self.split)
+        prefix: dict[int, Form] = {}
+        needed = {operand for i in self.after for operand in self.graph.nodes[i].operands}
+        self._evaluate(self.before, prefix, self.inputs, needed | set(self.graph.outputs.values()))
         self.prefix_count = self.symbols.count
-        open_gates = any(self._undecided(prefix[i]) for i in self.arguments if i < len(prefix))
+        open_gates = any(self._undecided(prefix[i]) for i in self.arguments if i in prefix)
         cap = self.state.slope
         best = self._finish(prefix, cap)
         if open_gates and search > 0:
@@ -191,7 +205,7 @@ class _Stepper:
         return bool(((box.low < 0) & (box.high >= 0)).any())
 
     def _search(
-        self, prefix: list[Form], best: dict[str, Form], cap: float, candidates: int
+        self, prefix: dict[int, Form], best: dict[str, Form], cap: float, candidates: int
     ) -> tuple[dict[str, Form], float]:
         """Widths of the gates' arguments after the update decide between slopes around the last one."""
         score = self._width(best)
@@ -213,7 +227,8 @@ class _Stepper:
 
     def _width(self, outputs: dict[str, Form]) -> float:
         """Mean width of the sloped gates' arguments, on the same rows, after the update."""
-        values = self._values({**self.inputs, **outputs}, max(self.arguments) + 1)
+        values: dict[int, Form] = {}
+        self._evaluate(self.forward, values, {**self.inputs, **outputs}, set(self.arguments))
         widths = [values[i].tighten().range for i in self.arguments]
         total = float(np.mean([np.mean(box.high - box.low) for box in widths]))
         return total if np.isfinite(total) else np.inf
@@ -222,12 +237,13 @@ class _Stepper:
         """Flatten, fold the smallest generators above the budget, turn remainders into fresh symbols."""
         layout, data = self.step.layout, self.state.data
         columns = max([data, *(f.linear.shape[-1] for f in outputs.values() if f.linear is not None)])
-        linear = np.concatenate(
-            [
-                widened(f.dense(), f.shape, columns).reshape(f.centre.size, columns)
-                for f in (outputs[n] for n in layout.names)
-            ]
-        )
+        linear = self.symbols.buffers.empty((layout.size, columns))
+        for i, name in enumerate(layout.names):
+            part, rows = outputs[name].dense(), slice(layout.offsets[i], layout.offsets[i + 1])
+            have = 0 if part is None else part.shape[-1]
+            linear[rows, have:] = 0.0
+            if part is not None:
+                linear[rows, :have] = part.reshape(outputs[name].centre.size, have)
         middle = layout.flatten({n: outputs[n].centre for n in layout.names})
         slack = layout.flatten({n: np.asarray(outputs[n].slack) for n in layout.names})
         box = Box.of_tensors({n: outputs[n].range for n in layout.names}, layout)
@@ -238,7 +254,10 @@ class _Stepper:
         folded = np.sort(order[room:]) + data
         # Fresh symbols lie in [−1, 1]; the data's own columns are never folded.
         slack = upward(slack + np.abs(linear[:, folded]).sum(axis=1), len(folded) + 2)
-        fresh = np.diag(slack)
+        generators = self.symbols.buffers.empty((layout.size, data + len(kept) + layout.size))
+        generators[:, :data] = linear[:, :data]
+        generators[:, data : data + len(kept)] = linear[:, kept]
+        generators[:, data + len(kept) :] = np.diag(slack)
         before = (
             np.zeros(self.state.linear.shape[1] - data, dtype=bool) if self.state.gates is None else self.state.gates
         )
@@ -248,7 +267,7 @@ class _Stepper:
             box.lower,
             box.upper,
             middle,
-            np.concatenate([linear[:, :data], linear[:, kept], fresh], axis=1),
+            generators,
             np.zeros(layout.size),
             self.state.noise,
             cap,
@@ -288,7 +307,7 @@ def _rows(symbols: Symbols, centre: Array, linear: Any, rows: NDArray[np.intp], 
     if count.max() <= 1 and len(np.unique(part.indices)) == part.nnz:
         own, weight = np.full(len(cells), -1, dtype=np.intp), np.zeros(len(cells))
         own[count == 1], weight[count == 1] = part.indices, part.data
-        raw = symbols.magnitude(part.toarray()).reshape(shape)
+        raw = upward(np.abs(weight) * np.where(own < 0, 0.0, symbols.largest[own]), 1).reshape(shape)
         return Form(symbols, centre[rows], None, zero, box, raw, own.reshape(shape), weight.reshape(shape), tight=True)
     dense = part.toarray().reshape(*shape, -1)
     return Form(symbols, centre[rows], dense, zero, box, symbols.magnitude(dense), tight=True)

@@ -23,7 +23,7 @@ Axes are counted from the end, so that an engine may carry extra leading axes (m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -53,6 +53,22 @@ class Graph:
     nodes: tuple[Node, ...]
     inputs: dict[str, int]
     outputs: dict[str, int]
+
+    def descendants(self, of: Iterable[int]) -> set[int]:
+        """These nodes and all that depend on them."""
+        found = set(of)
+        for number, node in enumerate(self.nodes):
+            if not found.isdisjoint(node.operands):
+                found.add(number)
+        return found
+
+    def ancestors(self, of: Iterable[int]) -> set[int]:
+        """These nodes and all that they depend on."""
+        found = set(of)
+        for number in reversed(range(len(self.nodes))):
+            if number in found:
+                found.update(self.nodes[number].operands)
+        return found
 
 
 @dataclass(frozen=True)
@@ -179,10 +195,8 @@ class GraphBuilder:
 
     def finish(self, outputs: dict[str, int]) -> Graph:
         """Freeze the graph, keeping only the nodes that some output needs (every input is kept)."""
-        needed = set(outputs.values()) | set(self._inputs.values())
-        for number in reversed(range(len(self._nodes))):
-            if number in needed:
-                needed.update(self._nodes[number].operands)
+        everything = Graph(tuple(self._nodes), self._inputs, outputs)
+        needed = everything.ancestors([*outputs.values(), *self._inputs.values()])
         renumber = {old: new for new, old in enumerate(sorted(needed))}
         nodes = tuple(
             Node(n.op, tuple(renumber[i] for i in n.operands), n.shape, n.attribute, n.origin)

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.data import Dataset
+from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.solvers.program import Affine, ProgramBuilder
 
 Array = NDArray[np.float64]
@@ -101,9 +102,12 @@ class ThreatSet(ABC):
     def hull(self) -> Hull:
         """Bounds of every cell and label entry."""
 
-    @abstractmethod
     def noise(self) -> Noise:
         """The data as an affine image of symbol blocks; encloses `𝒟`."""
+        raise UnsupportedOperation(
+            f"The threat {type(self).__name__} has no noise view, which the engine 'relational' needs; "
+            "choose the engine 'interval' or 'mibp', or write its noise()."
+        )
 
     @abstractmethod
     def worst(self, g: Array) -> tuple[Array, Array]:
