@@ -66,7 +66,8 @@ class AffineRules:
         linear = self.symbols.times(np.array(factor), a.linear, spare=a.spare)
         weight = None if a.weight is None else factor * a.weight
         scaled = interval.TABLE["scale"](node, a.range)
-        return Form(self.symbols, centre, linear, slack, scaled, raw, a.own, weight)
+        reach = stretched(a.reach, np.array(factor))
+        return Form(self.symbols, centre, linear, slack, scaled, raw, a.own, weight, reach=reach)
 
     def _sum(self, node: Node, a: Form) -> Form:
         axes = node.attribute
@@ -107,10 +108,8 @@ class AffineRules:
         rounding = np.where(unstable, 8.0 * UNIT * (np.abs(centre) + raw + half) + underflow(self.symbols.count), 0.0)
         slack = np.where(unstable, upward(slope * a.slack + half + rounding, 6), slope * a.slack)
         linear = self.symbols.times(slope, a.dense(), spare=a.spare)
-        reach = None if a.reach is None else (upward(slope * -a.reach[0], 1), upward(slope * a.reach[1], 1))
-        out = Form(self.symbols, centre, linear, slack, interval.TABLE["relu"](node, a.range), raw)
-        out.reach = None if reach is None else (-reach[0], reach[1])
-        return out
+        both = interval.TABLE["relu"](node, a.range)
+        return Form(self.symbols, centre, linear, slack, both, raw, reach=stretched(a.reach, slope))
 
     def _step(self, node: Node, a: Form) -> Form:
         low, high = a.tighten().range.low, a.range.high
@@ -159,9 +158,26 @@ class AffineRules:
         slack = upward(slack, 4 * count + 12) + underflow(count * (3 + self.symbols.count))
         linear, own, weight = self._generators(node, spec, a, b)
         product = interval.TABLE["contract"](node, a.range, b.range)
-        return Form(
-            self.symbols, small(a.centre, b.centre), linear, slack, product, upward(raw, 2 * count + 2), own, weight
-        )
+        centre, raw = small(a.centre, b.centre), upward(raw, 2 * count + 2)
+        reach = self._reach(spec, a, b, own, weight)
+        return Form(self.symbols, centre, linear, slack, product, raw, own, weight, reach=reach)
+
+    def _reach(
+        self, spec: Spec, a: Form, b: Form, own: Columns | None, weight: Array | None
+    ) -> tuple[Array, Array] | None:
+        """Ends of an element-wise product's generators from those of its one dense operand, without another pass over them."""
+        if not (spec.left == spec.right == spec.out and (a.linear is None) != (b.linear is None)):
+            return None
+        dense, other = (a, b) if a.linear is not None else (b, a)
+        if dense.reach is None or dense.own is not None:
+            return None
+        ends = stretched(dense.reach, other.centre)
+        if ends is None or own is None or weight is None:
+            return ends
+        if not self.symbols.apart(own):
+            return None
+        size = np.abs(weight)
+        return np.nextafter(ends[0] - size, -np.inf), np.nextafter(ends[1] + size, np.inf)
 
     def _generators(
         self, node: Node, spec: Spec, a: Form, b: Form
@@ -198,6 +214,20 @@ class AffineRules:
             linear = self.symbols.room(linear, shape, columns)
         np.add.at(linear.reshape(-1), rows[hit] * linear.shape[-1] + columns, values[hit])
         return linear
+
+
+def stretched(reach: tuple[Array, Array] | None, factor: Array) -> tuple[Array, Array] | None:
+    """Ends of `factor · G·ε`, rounded outward; exact zeros stay zero."""
+    if reach is None:
+        return None
+    one, two = factor * reach[0], factor * reach[1]
+    low, high = np.minimum(one, two), np.maximum(one, two)
+    error = 4.0 * UNIT * np.maximum(np.abs(low), np.abs(high))
+    keep = factor == 0.0
+    return (
+        np.where(keep, 0.0, np.nextafter(low - error, -np.inf)),
+        np.where(keep, 0.0, np.nextafter(high + error, np.inf)),
+    )
 
 
 def spec_size(spec: Spec, letter: str, a: Form, b: Form) -> int:

@@ -90,6 +90,10 @@ class Symbols:
         total: Array = np.abs(linear) @ np.append(self.largest, np.ones(max(0, columns - self.data)))[:columns]
         return upward(total, columns)
 
+    def apart(self, own: Columns) -> bool:
+        """Are these symbols (negative: none) free of any block but `|ε| ≤ 1`?"""
+        return self.boxed or bool((own[own >= 0] >= self.data).all())
+
     def room(self, linear: Array | None, shape: tuple[int, ...], columns: Columns) -> Array:
         """A copy of generators for a tensor of this shape, wide enough for `columns`; zeros where there was nothing."""
         have = 0 if linear is None else linear.shape[-1]

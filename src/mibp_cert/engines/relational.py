@@ -236,28 +236,30 @@ class _Stepper:
     def _settle(self, outputs: dict[str, Form], cap: float) -> RelationalSet:
         """Flatten, fold the smallest generators above the budget, turn remainders into fresh symbols."""
         layout, data = self.step.layout, self.state.data
-        columns = max([data, *(f.linear.shape[-1] for f in outputs.values() if f.linear is not None)])
-        linear = self.symbols.buffers.empty((layout.size, columns))
-        for i, name in enumerate(layout.names):
-            part, rows = outputs[name].dense(), slice(layout.offsets[i], layout.offsets[i + 1])
-            have = 0 if part is None else part.shape[-1]
-            linear[rows, have:] = 0.0
-            if part is not None:
-                linear[rows, :have] = part.reshape(outputs[name].centre.size, have)
+        parts = [(outputs[n].dense(), outputs[n].centre.size) for n in layout.names]
+        flat = [np.zeros((n, 0)) if part is None else part.reshape(n, part.shape[-1]) for part, n in parts]
+        columns = max(data, *(part.shape[1] for part in flat))
         middle = layout.flatten({n: outputs[n].centre for n in layout.names})
         slack = layout.flatten({n: np.asarray(outputs[n].slack) for n in layout.names})
         box = Box.of_tensors({n: outputs[n].range for n in layout.names}, layout)
-        weight = np.abs(linear[:, data:]).sum(axis=0)
+        weight = np.zeros(columns - data)
+        for part in flat:
+            weight[: max(0, part.shape[1] - data)] += np.abs(part[:, data:]).sum(axis=0)
         room = self.budget - data - layout.size
         order = np.argsort(-weight, kind="stable")
         kept = np.sort(order[:room][weight[order[:room]] > 0]) + data
         folded = np.sort(order[room:]) + data
-        # Fresh symbols lie in [−1, 1]; the data's own columns are never folded.
-        slack = upward(slack + np.abs(linear[:, folded]).sum(axis=1), len(folded) + 2)
         generators = self.symbols.buffers.empty((layout.size, data + len(kept) + layout.size))
-        generators[:, :data] = linear[:, :data]
-        generators[:, data : data + len(kept)] = linear[:, kept]
-        generators[:, data + len(kept) :] = np.diag(slack)
+        for i, part in enumerate(flat):
+            rows, have = slice(layout.offsets[i], layout.offsets[i + 1]), part.shape[1]
+            inside = min(data, have), int(np.searchsorted(kept, have))
+            generators[rows, : inside[0]] = part[:, :data]
+            generators[rows, inside[0] : data] = 0.0
+            generators[rows, data : data + inside[1]] = part[:, kept[: inside[1]]]
+            generators[rows, data + inside[1] :] = 0.0
+            # Fresh symbols lie in [−1, 1]; the data's own columns are never folded.
+            slack[rows] = upward(slack[rows] + np.abs(part[:, folded[folded < have]]).sum(axis=1), len(folded) + 2)
+        generators[np.arange(layout.size), data + len(kept) + np.arange(layout.size)] = slack
         before = (
             np.zeros(self.state.linear.shape[1] - data, dtype=bool) if self.state.gates is None else self.state.gates
         )
