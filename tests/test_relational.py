@@ -21,7 +21,7 @@ from mibp_cert.engines.relational import RelationalEngine, RelationalSet, Relati
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import GraphBuilder
-from mibp_cert.threats import BoxBlock, LInf, ThreatSet
+from mibp_cert.threats import LInf, ThreatSet, unit_box
 from oracles import rational, train_rational
 
 ENGINE = RelationalEngine()
@@ -284,7 +284,7 @@ def test_a_wrong_rule_is_caught(mutate: Any, monkeypatch: pytest.MonkeyPatch) ->
 def _product_case(seed: int) -> tuple[Any, Form, Form, Any]:
     """Features with one symbol each, times an exact matrix: the product has no second order, only rounding."""
     rng = np.random.default_rng(seed)
-    symbols = Symbols((BoxBlock(np.arange(6)),), 6)
+    symbols = Symbols((unit_box(6),), 6)
     x, w = rng.normal(size=(2, 3)), rng.normal(size=(2, 3))
     weight = rng.random((2, 3))
     box = Interval(x - 1.5 * weight, x + 1.5 * weight)

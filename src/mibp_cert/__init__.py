@@ -9,28 +9,55 @@ True
 """
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Predictions, Training, certify_training
-from mibp_cert.data import Dataset, Split, two_moons
+from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSet, RelationalSettings
 from mibp_cert.errors import MibpCertError, SolverUnavailable, SoundnessError, UserError
 from mibp_cert.nets import Linear, Network, ReLU
-from mibp_cert.threats import LInf, Threat
+from mibp_cert.threats import (
+    L1,
+    L2,
+    AnyCategory,
+    Budget,
+    Confusable,
+    LabelFlips,
+    LInf,
+    Missing,
+    Monotone,
+    Rounded,
+    Shift,
+    Threat,
+    column,
+    label_is,
+)
 
 __all__ = [
+    "L1",
+    "L2",
+    "AnyCategory",
     "AttackSettings",
     "Box",
+    "Budget",
     "Callbacks",
     "CertifiedRun",
+    "Column",
+    "Confusable",
     "Dataset",
     "LInf",
+    "LabelFlips",
     "Linear",
     "MibpCertError",
+    "Missing",
+    "Monotone",
     "Network",
     "Predictions",
     "ReLU",
+    "Recipe",
     "RelationalSet",
     "RelationalSettings",
+    "Rounded",
+    "Shift",
     "SolverSettings",
     "SolverUnavailable",
     "SoundnessError",
@@ -39,5 +66,7 @@ __all__ = [
     "Training",
     "UserError",
     "certify_training",
+    "column",
+    "label_is",
     "two_moons",
 ]

@@ -133,10 +133,7 @@ def attack(
     settings = settings or AttackSettings()
     rng = np.random.default_rng([settings.seed, 2])
     trainer = _Trainer(network, steps, theta0, threat, x)
-    trainer.add(
-        [(threat.clean.x, threat.clean.one_hot)] if threat.contains(threat.clean.x, threat.clean.one_hot) else [],
-        "clean data",
-    )
+    trainer.add([threat.reference], "clean data")
     trainer.add(threat.sample(rng, settings.members), "random member")
     state = state or _relational_state(steps, theta0, threat)
     if state is not None and state.data:

@@ -204,9 +204,10 @@ def _train(
     size_of = effective_batch_size(len(train), training.batch_size)
     per_epoch, count, box = steps_per_epoch(len(train), size_of), 0, Box.point(theta)
     since, start = Totals(), time.perf_counter()
+    x, y = members.reference
     for step, size in plan:
         box, report = made.advance(box, step, members)
-        theta = concrete.train_step(step, theta, train.x[step.rows], train.one_hot[step.rows])
+        theta = concrete.train_step(step, theta, x[step.rows], y[step.rows])
         count += size
         since.add(report)
         totals.add(report)

@@ -3,5 +3,16 @@
 from mibp_cert.data.batches import batch_plan, effective_batch_size, steps_per_epoch
 from mibp_cert.data.builtin import load, two_moons
 from mibp_cert.data.dataset import Dataset, Split
+from mibp_cert.data.table import Column, Recipe
 
-__all__ = ["Dataset", "Split", "batch_plan", "effective_batch_size", "load", "steps_per_epoch", "two_moons"]
+__all__ = [
+    "Column",
+    "Dataset",
+    "Recipe",
+    "Split",
+    "batch_plan",
+    "effective_batch_size",
+    "load",
+    "steps_per_epoch",
+    "two_moons",
+]

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from mibp_cert.data.table import Column, Recipe, find_name, plain_columns
 from mibp_cert.errors import UserError
 from mibp_cert.graph.ops import frozen
 
@@ -25,9 +27,20 @@ class Dataset:
     x: NDArray[np.float64]
     y: NDArray[np.intp]
     classes: tuple[Any, ...]
+    columns: tuple[Column, ...] = ()
+    """The user's columns behind the features; for plain arrays, one numeric column per feature."""
+    missing: NDArray[np.bool_] | None = None
+    """Which cells of the user's table are missing (rows × columns); their features are a stand-in."""
 
     @classmethod
-    def of(cls, x: ArrayLike, labels: ArrayLike, classes: tuple[Any, ...] | None = None) -> Dataset:
+    def of(
+        cls,
+        x: ArrayLike,
+        labels: ArrayLike,
+        classes: tuple[Any, ...] | None = None,
+        columns: tuple[Column, ...] | None = None,
+        missing: NDArray[np.bool_] | None = None,
+    ) -> Dataset:
         """Check and number: finite features, one label per row, every label one of the classes."""
         if np.iscomplexobj(x):
             raise UserError("The features must be real numbers, not complex ones.")
@@ -57,7 +70,42 @@ class Dataset:
             raise UserError(f"Training needs at least two classes, none of them NaN; got {list(known)}.")
         y = cls(features, np.zeros(0, dtype=np.intp), known).number(names)
         y.setflags(write=False)
-        return cls(features, y, known)
+        named = plain_columns(features.shape[1]) if columns is None else columns
+        if named[-1].stop != features.shape[1]:
+            raise UserError(f"The columns describe {named[-1].stop} features, but the rows have {features.shape[1]}.")
+        return cls(features, y, known, named, missing if missing is not None and missing.any() else None)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        target: str,
+        recipe: Recipe | None = None,
+        classes: tuple[Any, ...] | None = None,
+        **options: Any,
+    ) -> Dataset:
+        """A table with its target column, encoded by a recipe (default: one fitted on this table with `options`).
+
+        >>> table = pd.DataFrame({"age": [30.0, 50.0], "smoker": ["no", "yes"], "ill": [0, 1]})
+        >>> Dataset.from_frame(table, "ill", scaling="none").x.tolist()
+        [[30.0, 1.0, 0.0], [50.0, 0.0, 1.0]]
+        """
+        find_name(target, [str(name) for name in frame.columns])
+        labels, features = frame[target], frame.drop(columns=[target])
+        if labels.isna().any():
+            raise UserError(f"The target column '{target}' has missing values; drop those rows.")
+        recipe = Recipe.fit(features, **options) if recipe is None else recipe
+        x, missing = recipe.apply(features)
+        return cls.of(x, labels.to_numpy(), classes, recipe.columns, missing)
+
+    def column(self, name: Any) -> int:
+        """Number of a column given by name or number."""
+        return find_name(name, [column.name for column in self.columns])
+
+    def take(self, rows: NDArray[np.intp]) -> Dataset:
+        """The same data with these rows only."""
+        missing = None if self.missing is None else self.missing[rows]
+        return Dataset(frozen(self.x[rows]), self.y[rows], self.classes, self.columns, missing)
 
     def number(self, labels: ArrayLike) -> NDArray[np.intp]:
         """Class numbers of labels."""
@@ -84,7 +132,12 @@ class Dataset:
     @cached_property
     def sha256(self) -> str:
         """Hash of shape, features and labels: what the certificate is about."""
-        digest = hashlib.sha256(repr((self.x.shape, self.classes)).encode())
+        recipe = (
+            [column.describe() for column in self.columns]
+            if any(c.categorical or c.scale != 1 for c in self.columns)
+            else []
+        )
+        digest = hashlib.sha256(repr((self.x.shape, self.classes, *recipe)).encode())
         digest.update(np.ascontiguousarray(self.x).tobytes())
         digest.update(self.y.astype(np.int64).tobytes())
         return digest.hexdigest()

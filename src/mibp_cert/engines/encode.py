@@ -82,6 +82,7 @@ class Encoder:
 
     def __init__(self, tolerance: float, *, bilinear: bool = False) -> None:
         self.builder = ProgramBuilder()
+        self.builder.bilinear = bilinear
         self.tolerance = tolerance
         self.bilinear = bilinear
         self.table: dict[str, Rule] = {

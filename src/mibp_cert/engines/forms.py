@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mibp_cert.engines.buffers import Buffers
 from mibp_cert.engines.rounding import TINY, UNIT, Array, Interval, gamma
-from mibp_cert.threats import Block, BoxBlock
+from mibp_cert.threats import Block, Plain
 
 Columns = NDArray[np.intp]
 
@@ -39,7 +39,7 @@ class Symbols:
 
     def __init__(self, blocks: Sequence[Block], data: int, buffers: Buffers | None = None) -> None:
         self.blocks = tuple(blocks)
-        self.boxed = all(isinstance(block, BoxBlock) for block in self.blocks)
+        self.boxed = all(isinstance(block, Plain) and block.unit_box for block in self.blocks)
         """Every symbol lies in [−1, 1]: one sum of absolute values is support and magnitude at once."""
         self.data = data
         self.count = data

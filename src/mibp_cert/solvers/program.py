@@ -120,6 +120,8 @@ class ProgramBuilder:
         self._owner: list[Index] = []
         self._triples: list[Index] = []
         self.variables = 0
+        self.bilinear = False
+        """Whether true products may be declared; else only their linear relaxations."""
 
     def add_variables(self, count: int, lower: float = -1.0, upper: float = 1.0, *, integer: bool = False) -> Index:
         """Declare `count` variables and return their numbers; deviations live in [−1, 1], gates in {0, 1}."""

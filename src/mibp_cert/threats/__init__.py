@@ -1,6 +1,47 @@
 """What may be wrong with the training data."""
 
-from mibp_cert.threats.base import Block, BoxBlock, Hull, Noise, Threat, ThreatSet
-from mibp_cert.threats.linf import LInf, LInfSet
+from mibp_cert.threats.base import Hull, Noise, Threat, ThreatSet
+from mibp_cert.threats.blocks import Block, Budgeted, Plain, Segments, largest_sum, unit_box
+from mibp_cert.threats.catalog import (
+    L1,
+    L2,
+    AnyCategory,
+    Confusable,
+    LabelFlips,
+    LInf,
+    Missing,
+    Monotone,
+    Rounded,
+    Shift,
+)
+from mibp_cert.threats.compose import Budget, Condition, column, label_is
+from mibp_cert.threats.parts import Part, ProductSet
 
-__all__ = ["Block", "BoxBlock", "Hull", "LInf", "LInfSet", "Noise", "Threat", "ThreatSet"]
+__all__ = [
+    "L1",
+    "L2",
+    "AnyCategory",
+    "Block",
+    "Budget",
+    "Budgeted",
+    "Condition",
+    "Confusable",
+    "Hull",
+    "LInf",
+    "LabelFlips",
+    "Missing",
+    "Monotone",
+    "Noise",
+    "Part",
+    "Plain",
+    "ProductSet",
+    "Rounded",
+    "Segments",
+    "Shift",
+    "Threat",
+    "ThreatSet",
+    "column",
+    "label_is",
+    "largest_sum",
+    "unit_box",
+]

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.solvers.program import Affine, ProgramBuilder
-
-Array = NDArray[np.float64]
+from mibp_cert.threats.blocks import Array, Block
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,42 +36,6 @@ class Hull:
     x_high: Array
     y_low: Array
     y_high: Array
-
-
-class Block(ABC):
-    """A set of symbols `ε`, known only by its support function."""
-
-    symbols: NDArray[np.intp]
-    """Numbers of the block's symbols."""
-
-    @abstractmethod
-    def support(self, g: Array) -> tuple[Array, Array]:
-        """Lower and upper end of `g·ε` over the block, for coefficients `g` (… × symbols of the block)."""
-
-    @abstractmethod
-    def magnitude(self) -> Array:
-        """Largest `|ε_j|` in the block, for each of its symbols."""
-
-    @abstractmethod
-    def minimiser(self, g: Array) -> Array:
-        """A member of the block at which `g·ε` is smallest, for one coefficient vector `g`."""
-
-
-@dataclass(frozen=True, eq=False)
-class BoxBlock(Block):
-    """`|ε_j| ≤ 1`; the range of `g·ε` is `±Σ|g_j|`, attained at `ε = ∓sign(g)`."""
-
-    symbols: NDArray[np.intp]
-
-    def support(self, g: Array) -> tuple[Array, Array]:
-        reach = np.abs(g).sum(axis=-1)
-        return -reach, reach
-
-    def magnitude(self) -> Array:
-        return np.ones(len(self.symbols))
-
-    def minimiser(self, g: Array) -> Array:
-        return np.where(g >= 0, -1.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +60,13 @@ class ThreatSet(ABC):
     """The set `𝒟`: a threat bound to clean data."""
 
     clean: Dataset
+    outer: tuple[str, ...] = ()
+    """Views that are larger than the set itself, in words; empty where all are as tight as they can be."""
+
+    @property
+    def reference(self) -> tuple[Array, Array]:
+        """The member that stands for the data as handed in: the clean data, with stand-ins for what is missing."""
+        return self.clean.x, self.clean.one_hot
 
     @abstractmethod
     def hull(self) -> Hull:

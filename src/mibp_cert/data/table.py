@@ -1,0 +1,208 @@
+"""Tables: numeric and categorical columns, how they become features, and the record of it.
+
+A numeric value `v` becomes the feature `(v − shift) / scale`; a categorical one becomes a one-hot group, one feature per category.
+The recipe is fitted on trusted knowledge of the columns (or the training table) and is then fixed: scaler, vocabulary and ranges are
+part of what the certificate is about. Threats speak of columns and of the units handed in; `Column` translates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from mibp_cert.errors import UserError
+
+SCALINGS = ("standard", "range", "none")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the user's table and its place `start … stop − 1` among the features.
+
+    Numeric: `feature = (value − shift) / scale`, valid values in [low, high]. Categorical: one-hot over `categories`.
+    """
+
+    name: str
+    start: int
+    stop: int
+    categories: tuple[Any, ...] | None = None
+    shift: float = 0.0
+    scale: float = 1.0
+    low: float = -np.inf
+    high: float = np.inf
+    fill: Any = None
+    """What stands in for a missing value: the mean, or the most frequent category."""
+
+    @property
+    def categorical(self) -> bool:
+        return self.categories is not None
+
+    def number(self, category: Any) -> int:
+        """Place of a category in the vocabulary."""
+        known = self.categories or ()
+        for i, name in enumerate(known):
+            if name == category:
+                return i
+        raise UserError(
+            f"{category!r} is not a category of the column '{self.name}'; it has {', '.join(map(repr, known))}."
+        )
+
+    def to_feature(self, value: ArrayLike) -> NDArray[np.float64]:
+        """Numeric values in the units of the table, as features."""
+        return np.asarray((np.asarray(value, dtype=np.float64) - self.shift) / self.scale)
+
+    def describe(self) -> dict[str, Any]:
+        """The record as plain data."""
+        if self.categories is not None:
+            return {"name": self.name, "kind": "categorical", "categories": [_plain(c) for c in self.categories]}
+        return {"name": self.name, "kind": "numeric", "shift": self.shift, "scale": self.scale}
+
+
+def plain_columns(features: int) -> tuple[Column, ...]:
+    """Columns of an array: numeric, unscaled, named by their number."""
+    return tuple(Column(str(i), i, i + 1) for i in range(features))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a table becomes features: fitted once, applied to training, validation and test tables alike."""
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        frame: pd.DataFrame,
+        *,
+        categorical: Sequence[str] | Mapping[str, Sequence[Any]] | None = None,
+        ranges: Mapping[str, tuple[float, float]] | None = None,
+        scaling: str = "standard",
+    ) -> Recipe:
+        """Read kinds, vocabularies, ranges and scaling off a table.
+
+        `categorical`: names of categorical columns, or their vocabularies; default: text, boolean and category columns.
+        `ranges`: valid values of numeric columns; default: the smallest and largest one seen.
+        `scaling`: `"standard"` (mean 0, deviation 1), `"range"` (range to [0, 1]), or `"none"`.
+        """
+        if scaling not in SCALINGS:
+            raise UserError(f"There is no scaling called {scaling!r}; choose one of {', '.join(SCALINGS)}.")
+        _check_frame(frame)
+        if categorical is None:
+            categorical = [str(n) for n in frame.columns if not _is_number(frame[n])]
+        given = categorical if isinstance(categorical, Mapping) else {}
+        for name in [*categorical, *(ranges or {})]:
+            find_name(name, [str(c) for c in frame.columns])
+        columns, start = [], 0
+        for name in frame.columns:
+            values = frame[name]
+            if name in categorical:
+                column = _categorical(str(name), values, given.get(name), start)
+            else:
+                column = _numeric(str(name), values, (ranges or {}).get(name), scaling, start)
+            columns.append(column)
+            start = column.stop
+        return cls(tuple(columns))
+
+    @property
+    def features(self) -> int:
+        return self.columns[-1].stop
+
+    def apply(self, frame: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Features (rows × features) and which cells of the table are missing (rows × columns); those hold the fill value."""
+        _check_frame(frame)
+        names = [str(name) for name in frame.columns]
+        lost = [column.name for column in self.columns if column.name not in names]
+        extra = [name for name in names if name not in {column.name for column in self.columns}]
+        if lost or extra:
+            raise UserError(
+                f"The table's columns differ from the ones known: missing {lost or 'none'}, unknown {extra or 'none'}."
+            )
+        x = np.zeros((len(frame), self.features))
+        missing = np.zeros((len(frame), len(self.columns)), dtype=bool)
+        for j, column in enumerate(self.columns):
+            values = frame.iloc[:, names.index(column.name)]
+            missing[:, j] = values.isna().to_numpy()
+            filled = [column.fill if lost_ else v for v, lost_ in zip(values.tolist(), missing[:, j], strict=True)]
+            if column.categories is not None:
+                place = {name: i for i, name in enumerate(column.categories)}
+                unknown = sorted({repr(v) for v in filled if v not in place})
+                if unknown:
+                    column.number(next(v for v in filled if v not in place))
+                x[np.arange(len(frame)), column.start + np.array([place[v] for v in filled], dtype=np.intp)] = 1.0
+            else:
+                x[:, column.start] = column.to_feature(_numbers(column.name, filled))
+        return x, missing
+
+
+def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | None, scaling: str, start: int) -> Column:
+    known = _numbers(name, values.dropna().tolist())
+    if not len(known):
+        raise UserError(f"The column '{name}' holds no value at all; drop it.")
+    if not np.isfinite(known).all():
+        raise UserError(f"The column '{name}' holds infinite values; correct or drop those rows.")
+    low, high = (float(known.min()), float(known.max())) if given is None else (float(given[0]), float(given[1]))
+    if not low <= float(known.min()) <= float(known.max()) <= high:
+        raise UserError(f"The column '{name}' has values outside its range [{low:g}, {high:g}]; correct one of them.")
+    shift, scale = 0.0, 1.0
+    if scaling == "standard":
+        shift, scale = float(known.mean()), float(known.std())
+    elif scaling == "range":
+        shift, scale = low, high - low
+    scale = scale if scale > 0 else 1.0
+    return Column(name, start, start + 1, None, shift, scale, low, high, float(np.clip(known.mean(), low, high)))
+
+
+def _categorical(name: str, values: pd.Series[Any], given: Sequence[Any] | None, start: int) -> Column:
+    known = values.dropna().tolist()
+    if given is None:
+        try:
+            vocabulary = sorted(set(known))
+        except TypeError:
+            raise UserError(f"The column '{name}' mixes values that cannot be compared; make them one type.") from None
+    else:
+        vocabulary = list(given)
+    if not vocabulary or len(set(vocabulary)) < len(vocabulary):
+        raise UserError(f"The column '{name}' needs categories, each of them once; got {vocabulary}.")
+    counts = [sum(v == c for v in known) for c in vocabulary]
+    fill = vocabulary[int(np.argmax(counts))]
+    return Column(name, start, start + len(vocabulary), tuple(vocabulary), fill=fill)
+
+
+def find_name(name: Any, names: Sequence[str]) -> int:
+    """Place of a column by name or number; an unknown one is an error that lists the known ones."""
+    if isinstance(name, int | np.integer) and not isinstance(name, bool) and 0 <= name < len(names):
+        return int(name)
+    if isinstance(name, str) and name in names:
+        return names.index(name)
+    raise UserError(f"There is no column {name!r}; there are {', '.join(names[:12])}{' …' if len(names) > 12 else ''}.")
+
+
+def _check_frame(frame: pd.DataFrame) -> None:
+    if frame.shape[0] == 0 or frame.shape[1] == 0:
+        raise UserError(f"The table is empty: it has {frame.shape[0]} rows and {frame.shape[1]} columns.")
+    names = [str(name) for name in frame.columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"The table has several columns called {', '.join(twice)}; rename them.")
+
+
+def _is_number(values: pd.Series[Any]) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values))
+
+
+def _numbers(name: str, values: Sequence[Any]) -> NDArray[np.float64]:
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"The column '{name}' holds values that are not numbers; name it among the categorical ones."
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,377 @@
+"""Parts: what a catalogue threat compiles to, and the set of datasets that they span together.
+
+A *move* changes numeric cells: symbol `j` moves one cell within `[low_j, high_j]`, the symbols of a piece share a norm or a count.
+A *choice* replaces a one-hot group (a category, or a label) by another one: symbol `j` stands for the entry that becomes 1.
+Parts act at once, and what none of them touches stays clean. Plain boxes are added up, cell by cell; on top of them each cell, and
+each one-hot group, may be touched by one further part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from mibp_cert.data import Dataset
+from mibp_cert.errors import UserError
+from mibp_cert.solvers.program import Affine, ProgramBuilder
+from mibp_cert.threats import programs
+from mibp_cert.threats.base import Hull, Noise, ThreatSet
+from mibp_cert.threats.blocks import Array, Block, Budgeted, Index, Plain, Segments
+
+BALL_SLIP = 1e-12
+"""Relative slip that membership in a ball allows, and the noise view covers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """See the module's text. `place` is the flat feature (or label entry) of every symbol."""
+
+    kind: str
+    """`box`, `l1`, `l2`, `sparse`, or `choice`."""
+    on: str
+    """`x` or `y`."""
+    rows: Index
+    """Dataset row of every piece."""
+    sizes: Index
+    place: Index
+    low: Array
+    """Moves: smallest and largest value of each symbol's cell."""
+    high: Array
+    most: int = 0
+    reference: Index | None = None
+    """Choices: flat entry that is 1 in the data as handed in (or in their stand-in), for every piece."""
+    fill: Array | None = None
+    """Moves without a clean member: what stands in for each cell."""
+    without_clean: bool = False
+    """The data as handed in are no member: this part replaces what is unknown."""
+    group: int = -1
+    """Number of the row budget that this part falls under."""
+
+    @property
+    def piece(self) -> Index:
+        """Piece of every symbol."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+
+class ProductSet(ThreatSet):
+    """The set `𝒟` spanned by parts, with at most `limits[k]` rows of the whole data touched by the parts of group `k`."""
+
+    def __init__(self, clean: Dataset, parts: list[Part], limits: list[int]) -> None:
+        self.clean, self.limits = clean, tuple(limits)
+        self._x = np.array(clean.x)
+        self._y = np.array(clean.one_hot)
+        low, high = np.array(clean.x).ravel(), np.array(clean.x).ravel()
+        self.parts: list[Part] = []
+        boxed = np.zeros(clean.x.size, dtype=bool)
+        for part in parts:
+            if part.without_clean:
+                self._stand_in(part)
+            if part.kind == "box" and part.group < 0 and not part.without_clean:
+                p, x = part.place, clean.x.ravel()[part.place]
+                first = ~boxed[p]
+                low[p] = np.where(first, part.low, np.nextafter(low[p] + (part.low - x), -np.inf))
+                high[p] = np.where(first, part.high, np.nextafter(high[p] + (part.high - x), np.inf))
+                boxed[p] = True
+            elif part.kind == "box" and part.group < 0:
+                low[part.place], high[part.place] = part.low, part.high
+                boxed[part.place] = True
+            else:
+                self.parts.append(part)
+        self.low, self.high = low.reshape(clean.x.shape), high.reshape(clean.x.shape)
+        self._x.setflags(write=False)
+        self._y.setflags(write=False)
+        self._check_overlaps()
+        self.parts = [self._widened(part, boxed) for part in self.parts]
+
+    def _stand_in(self, part: Part) -> None:
+        """Replace what is unknown by the part's reference in the data that stand for the ones handed in."""
+        if part.kind == "choice":
+            for p, (first, count) in enumerate(zip(np.cumsum(part.sizes) - part.sizes, part.sizes, strict=True)):
+                assert part.reference is not None
+                self._x.ravel()[part.place[first : first + count]] = 0.0
+                marked = self._group_of(part.reference[p])
+                self._x.ravel()[marked] = 0.0
+                self._x.ravel()[part.reference[p]] = 1.0
+        else:
+            assert part.fill is not None
+            self._x.ravel()[part.place] = np.clip(part.fill, part.low, part.high)
+
+    def _group_of(self, place: int) -> slice:
+        """Flat features of the one-hot group around a flat feature."""
+        row, feature = divmod(int(place), self.clean.features)
+        column = next(c for c in self.clean.columns if c.start <= feature < c.stop)
+        return slice(row * self.clean.features + column.start, row * self.clean.features + column.stop)
+
+    def _check_overlaps(self) -> None:
+        seen = {"x": np.zeros(self.clean.x.size, dtype=np.intp), "y": np.zeros(self.clean.one_hot.size, dtype=np.intp)}
+        for part in self.parts:
+            touched = np.unique(part.place if part.reference is None else np.concatenate([part.place, part.reference]))
+            seen[part.on][touched] += 1
+        for on, count in seen.items():
+            if (count > 1).any():
+                row, entry = divmod(
+                    int(np.argmax(count > 1)), self.clean.features if on == "x" else len(self.clean.classes)
+                )
+                what = "the label"
+                if on == "x":
+                    what = f"the column '{next(c.name for c in self.clean.columns if c.start <= entry < c.stop)}'"
+                raise UserError(
+                    f"Two parts of the threat change {what} of row {row}, which contradict each other; give that cell to one "
+                    "of them (.where(...) restricts a part)."
+                )
+
+    def _widened(self, part: Part, boxed: NDArray[np.bool_]) -> Part:
+        """A move on top of a box: its ends moved outward by what adding the two can round."""
+        if part.kind == "choice":
+            return part
+        x = self.clean.x.ravel()[part.place]
+        slip = np.where(
+            boxed[part.place], 8.0 * np.finfo(float).eps * (np.abs(x) + np.abs(part.high) + np.abs(part.low)), 0.0
+        )
+        return replace(part, low=part.low - slip, high=part.high + slip)
+
+    @property
+    def reference(self) -> tuple[Array, Array]:
+        return self._x, self._y
+
+    # Hull and noise --------------------------------------------------------------------------------------------------
+
+    def hull(self) -> Hull:
+        x_low, x_high = np.array(self.low).ravel(), np.array(self.high).ravel()
+        y_low, y_high = np.array(self._y).ravel(), np.array(self._y).ravel()
+        for part in self.parts:
+            if part.kind == "choice":
+                low, high = (x_low, x_high) if part.on == "x" else (y_low, y_high)
+                assert part.reference is not None
+                if part.on == "x":  # the stand-in's group replaces what was handed in
+                    for place in part.reference[: len(part.reference) if part.without_clean else 0]:
+                        group = self._group_of(place)
+                        low[group] = high[group] = self._x.ravel()[group]
+                low[part.reference] = np.where(part.sizes > 0, 0.0, 1.0)
+                high[part.reference] = 1.0
+                high[part.place] = 1.0
+            else:
+                x = self.clean.x.ravel()[part.place]
+                x_low[part.place] = np.nextafter(x_low[part.place] + (part.low - x), -np.inf)
+                x_high[part.place] = np.nextafter(x_high[part.place] + (part.high - x), np.inf)
+        shape, labels = self.clean.x.shape, self.clean.one_hot.shape
+        return Hull(x_low.reshape(shape), x_high.reshape(shape), y_low.reshape(labels), y_high.reshape(labels))
+
+    @cached_property
+    def _noise(self) -> Noise:
+        x_centre, y_centre = 0.5 * (self.low + self.high), np.array(self._y)
+        moving = np.flatnonzero((self.high > self.low).ravel())
+        # Where nothing moves, choices may have put the stand-in.
+        still = (self.high == self.low).ravel()
+        x_centre.ravel()[still] = self._x.ravel()[still]
+        # Rounded up until centre ± radius covers both ends.
+        radius = np.maximum(
+            np.nextafter(self.high - x_centre, np.inf), np.nextafter(x_centre - self.low, np.inf)
+        ).ravel()
+        entries: dict[str, list[tuple[Index, Index, Array]]] = {
+            "x": [(moving, np.arange(len(moving)), radius[moving])],
+            "y": [],
+        }
+        count = len(moving)
+        blocks: list[Block] = []
+        if count:
+            blocks.append(Plain(np.arange(count), _unit_segments(moving // self.clean.features)))
+        for part in [p for p in self.parts if p.group < 0]:
+            pieces = self._linear(part, count, entries, x_centre if part.on == "x" else y_centre)
+            blocks.append(Plain(np.arange(count, count + pieces.count), pieces))
+            count += pieces.count
+        for k, most in enumerate(self.limits):
+            children, start = [], count
+            for part in [p for p in self.parts if p.group == k]:
+                children.append(self._linear(part, count, entries, x_centre if part.on == "x" else y_centre))
+                count += children[-1].count
+            if children:
+                blocks.append(Budgeted(np.arange(start, count), tuple(children), most))
+        matrices = {on: _sparse(entries[on], size, count) for on, size in (("x", x_centre.size), ("y", y_centre.size))}
+        return Noise(x_centre, y_centre, matrices["x"], matrices["y"], tuple(blocks))
+
+    def noise(self) -> Noise:
+        return self._noise
+
+    def _linear(
+        self, part: Part, start: int, entries: dict[str, list[tuple[Index, Index, Array]]], centre: Array
+    ) -> Segments:
+        """Coefficients of a part's symbols, and its pieces; budgeted parts are written around the data as handed in."""
+        symbols = start + np.arange(len(part.place))
+        if part.kind != "choice":
+            x = self.clean.x.ravel()[part.place]
+            size = np.maximum(part.high - x, x - part.low)
+            slip = 1.0 + (2.0 * BALL_SLIP if part.kind in ("l1", "l2") else 0.0)
+            size = np.nextafter(np.nextafter(size * slip, np.inf), np.inf)
+            entries["x"].append((part.place, symbols, size))
+            safe = np.where(size > 0, size, 1.0)
+            low = np.maximum(np.nextafter((part.low - x) / safe, -np.inf), -1.0)
+            high = np.minimum(np.nextafter((part.high - x) / safe, np.inf), 1.0)
+            return Segments(part.kind, part.sizes, part.rows, np.minimum(low, 0.0), np.maximum(high, 0.0), part.most)
+        assert part.reference is not None
+        ones = np.ones(len(part.place))
+        empty = np.zeros(len(part.place))
+        if part.group >= 0:
+            entries[part.on].append((part.place, symbols, ones))
+            entries[part.on].append((np.repeat(part.reference, part.sizes), symbols, -ones))
+            return Segments("corner", part.sizes, part.rows, empty, ones)
+        # Around the middle of all options, the reference among them: half the distance, a quarter of the second order.
+        sizes = part.sizes + 1
+        places, piece = _with_reference(part), np.repeat(np.arange(len(sizes)), sizes)
+        symbols = start + np.arange(len(places))
+        # Rounded to multiples of 2⁻¹⁰, so that `share + (1 − share)` and `share − share` are exact; any share would do.
+        share = np.round(1024.0 / sizes) / 1024.0
+        flat = centre.reshape(-1)
+        flat[part.reference] = 0.0
+        flat[places] += share[piece]
+        entries[part.on].append((places, symbols, np.ones(len(places))))
+        # Each symbol also takes its share away from every option of its piece.
+        first = np.cumsum(sizes) - sizes
+        left = np.repeat(np.arange(len(places)), sizes[piece])
+        within = np.arange(len(left)) - np.repeat(np.cumsum(sizes[piece]) - sizes[piece], sizes[piece])
+        entries[part.on].append((places[first[piece[left]] + within], symbols[left], -share[piece[left]]))
+        return Segments("choice", sizes, part.rows, np.zeros(len(places)), np.ones(len(places)))
+
+    # Members ---------------------------------------------------------------------------------------------------------
+
+    def worst(self, g: Array) -> tuple[Array, Array]:
+        epsilon = np.zeros(len(g))
+        for block in self._noise.blocks:
+            epsilon[block.symbols] = block.minimiser(g[block.symbols])
+        return self._member(epsilon)
+
+    def sample(self, rng: np.random.Generator, n: int) -> list[tuple[Array, Array]]:
+        """Extreme points and others in turn."""
+        members = []
+        for i in range(n):
+            epsilon = np.zeros(self._noise.symbols)
+            for block in self._noise.blocks:
+                epsilon[block.symbols] = block.sample(rng, extreme=i % 3 < 2)
+            members.append(self._member(epsilon))
+        return members
+
+    def _member(self, epsilon: Array) -> tuple[Array, Array]:
+        """The dataset with this noise, written without rounding: cells at their ends, one-hot groups as one-hot groups."""
+        x, y = np.array(self._x).ravel(), np.array(self._y).ravel()
+        moving = np.flatnonzero((self.high > self.low).ravel())
+        low, high = self.low.ravel()[moving], self.high.ravel()[moving]
+        e = epsilon[: len(moving)]
+        middle = np.clip(0.5 * (low + high) + 0.5 * (high - low) * e, low, high)
+        x[moving] = np.where(e <= -1.0, low, np.where(e >= 1.0, high, middle))
+        start = len(moving)
+        for part in self._ordered():
+            count = len(part.place) + (len(part.sizes) if part.kind == "choice" and part.group < 0 else 0)
+            self._apply(part, epsilon[start : start + count], x if part.on == "x" else y)
+            start += count
+        return x.reshape(self.clean.x.shape), y.reshape(self.clean.one_hot.shape)
+
+    def _ordered(self) -> list[Part]:
+        """Parts in the order of their symbols."""
+        return sorted(self.parts, key=lambda part: len(self.limits) * (part.group >= 0) + part.group)
+
+    def _apply(self, part: Part, e: Array, target: Array) -> None:
+        if part.kind == "choice":
+            assert part.reference is not None
+            places = part.place if part.group >= 0 else _with_reference(part)
+            sizes = part.sizes if part.group >= 0 else part.sizes + 1
+            chosen = e > 0.5
+            owner = np.repeat(np.arange(len(sizes)), sizes)[chosen]
+            target[part.reference[owner]] = 0.0
+            target[places[chosen]] = 1.0
+            return
+        x = self.clean.x.ravel()[part.place]
+        size = np.maximum(part.high - x, x - part.low)
+        moved = np.clip(x + size * e, part.low, part.high)
+        if part.kind == "box":
+            moved = np.where(e <= -1.0, part.low, np.where(e >= 1.0, part.high, moved))
+        on_top = np.where(self._boxed(part), target[part.place] + (moved - x), moved)
+        target[part.place] = np.where(e == 0.0, target[part.place], on_top)
+
+    def _boxed(self, part: Part) -> NDArray[np.bool_]:
+        """Which of a part's cells also lie in the plain box."""
+        return np.asarray((self.high > self.low).ravel()[part.place])
+
+    def contains(self, x: Array, y: Array) -> bool:
+        """Cell by cell: first what the plain box explains, then the other parts; rows touched are counted for the budgets."""
+        if x.shape != self.clean.x.shape or y.shape != self.clean.one_hot.shape:
+            return False
+        if not (np.isfinite(x).all() and np.isfinite(y).all()):
+            return False
+        flat = {"x": x.ravel(), "y": y.ravel()}
+        rest = {
+            "x": flat["x"] - np.clip(flat["x"], self.low.ravel(), self.high.ravel()),
+            "y": flat["y"] - self._y.ravel(),
+        }
+        touched = [np.zeros(len(self.clean), dtype=bool) for _ in self.limits]
+        for part in self.parts:
+            changed = self._explains(part, flat[part.on], rest[part.on])
+            if changed is None:
+                return False
+            if part.group >= 0:
+                touched[part.group][part.rows[changed]] = True
+        inside = not (rest["x"].any() or rest["y"].any())
+        return inside and all(int(rows.sum()) <= most for rows, most in zip(touched, self.limits, strict=True))
+
+    def _explains(self, part: Part, flat: Array, rest: Array) -> NDArray[np.bool_] | None:
+        """Which pieces a part must have changed, or None if it could not have; what it explains is taken out of `rest`."""
+        if part.kind == "choice":
+            assert part.reference is not None
+            places, piece = _with_reference(part), np.repeat(np.arange(len(part.sizes)), part.sizes + 1)
+            values = flat[places]
+            ones = np.bincount(piece, values == 1.0, minlength=len(part.sizes))
+            if not ((values == 0.0) | (values == 1.0)).all() or not (ones == 1).all():
+                return None
+            rest[places] = 0.0
+            if part.on == "x" and part.without_clean:
+                for place in part.reference:
+                    group = self._group_of(place)
+                    others = np.setdiff1d(np.arange(group.start, group.stop), places)
+                    if flat[others].any():
+                        return None
+                    rest[group] = 0.0
+            return np.asarray(flat[part.reference] != 1.0)
+        x = self.clean.x.ravel()[part.place]
+        move, value, boxed = np.array(rest[part.place]), flat[part.place], self._boxed(part)
+        direct = (value >= part.low) & (value <= part.high)
+        if not np.where(boxed, (move >= part.low - x) & (move <= part.high - x), direct).all():
+            return None
+        size = np.maximum(part.high - x, x - part.low)
+        scaled = np.abs(move) / np.where(size > 0, size, 1.0)
+        piece = part.piece
+        rest[part.place] = 0.0
+        if part.kind == "sparse" and (np.bincount(piece, move != 0, minlength=len(part.sizes)) > part.most).any():
+            return None
+        if part.kind in ("l1", "l2"):
+            power = 1 if part.kind == "l1" else 2
+            total = np.bincount(piece, scaled**power, minlength=len(part.sizes)) ** (1.0 / power)
+            if (total > 1.0 + BALL_SLIP).any():
+                return None
+        return np.asarray(np.bincount(piece, move != 0, minlength=len(part.sizes)) > 0)
+
+    def constraints(self, builder: ProgramBuilder, rows: Index) -> tuple[Affine, Affine]:
+        return programs.declare(self, builder, rows)
+
+
+def _unit_segments(rows: Index) -> Segments:
+    ones = np.ones(len(rows))
+    return Segments("box", np.ones(len(rows), dtype=np.intp), rows.astype(np.intp), -ones, ones)
+
+
+def _with_reference(part: Part) -> Index:
+    """Options of every piece, its reference last."""
+    assert part.reference is not None
+    return np.insert(part.place, np.cumsum(part.sizes), part.reference).astype(np.intp)
+
+
+def _sparse(entries: list[tuple[Index, Index, Array]], rows: int, columns: int) -> Any:
+    if not entries:
+        return sparse.csr_matrix((rows, columns))
+    place, symbol, value = (np.concatenate([e[i] for e in entries]) for i in range(3))
+    matrix = sparse.csr_matrix((value, (place, symbol)), shape=(rows, columns))
+    matrix.sum_duplicates()
+    return matrix
