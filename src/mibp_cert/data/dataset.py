@@ -132,11 +132,8 @@ class Dataset:
     @cached_property
     def sha256(self) -> str:
         """Hash of shape, features and labels: what the certificate is about."""
-        recipe = (
-            [column.describe() for column in self.columns]
-            if any(c.categorical or c.scale != 1 for c in self.columns)
-            else []
-        )
+        encoded = any(column.categorical or column.scale != 1 or column.shift for column in self.columns)
+        recipe = [column.describe() for column in self.columns] if encoded else []
         digest = hashlib.sha256(repr((self.x.shape, self.classes, *recipe)).encode())
         digest.update(np.ascontiguousarray(self.x).tobytes())
         digest.update(self.y.astype(np.int64).tobytes())

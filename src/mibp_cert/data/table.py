@@ -1,8 +1,8 @@
 """Tables: numeric and categorical columns, how they become features, and the record of it.
 
-A numeric value `v` becomes the feature `(v − shift) / scale`; a categorical one becomes a one-hot group, one feature per category.
-The recipe is fitted on trusted knowledge of the columns (or the training table) and is then fixed: scaler, vocabulary and ranges are
-part of what the certificate is about. Threats speak of columns and of the units handed in; `Column` translates.
+A numeric value `v` becomes the feature `(v − shift) / scale`; a categorical one becomes a one-hot group, one feature per
+category. The recipe is fitted on trusted knowledge of the columns (or the training table) and is then fixed: scaler, vocabulary
+and ranges are part of what the certificate is about. Threats speak of columns and of the units handed in; `Column` translates.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
 | `choice` | `ε ≥ 0, Σε = 1`                                | `[min g, max g]`                             |
 | `corner` | `ε ≥ 0, Σε ≤ 1` (0 is the clean choice)        | `[min(0, min g), max(0, max g)]`             |
 
-A `Plain` block adds the pieces up. A `Budgeted` block allows at most `most` of its rows to differ from `ε = 0`: the upper end is the
-sum of the `most` largest upper ends of its rows, the lower end likewise, each with rows of its own.
+A `Plain` block adds the pieces up. A `Budgeted` block allows at most `most` of its rows to differ from `ε = 0`: the upper end is
+the sum of the `most` largest upper ends of its rows, the lower end likewise, each with rows of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -230,7 +231,7 @@ class Budgeted(Block):
 
     def _spans(self) -> list[slice]:
         ends = np.cumsum([0, *(child.count for child in self.children)]).tolist()
-        return [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return [slice(a, b) for a, b in pairwise(ends)]
 
     def support(self, g: Array) -> tuple[Array, Array]:
         low, high = self.member_ends(g)

@@ -122,10 +122,8 @@ class Where(Catalogued):
     condition: Condition | ArrayLike
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
-        if isinstance(self.condition, Condition):
-            mask = self.condition.holds(clean)
-        else:
-            mask = row_mask(self.condition, len(clean))
+        c = self.condition
+        mask = c.holds(clean) if isinstance(c, Condition) else row_mask(c, len(clean))
         return self.threat.parts(clean, rows & mask, limits)
 
     def to_json(self) -> dict[str, Any]:
@@ -149,8 +147,8 @@ class All(Catalogued):
 
 @dataclass(frozen=True, eq=False)
 class Budget(Catalogued):
-    """The threat acts on at most `rows` rows of the whole training data (in all batches and epochs), or changes at most `cells` cells
-    of each row.
+    """The threat acts on at most `rows` rows of the whole training data (in all batches and epochs), or changes at most `cells`
+    cells of each row.
 
     >>> import mibp_cert as mc
     >>> mc.Budget(mc.LInf(0.2), rows=1).to_json()

@@ -1,9 +1,9 @@
 """Parts: what a catalogue threat compiles to, and the set of datasets that they span together.
 
-A *move* changes numeric cells: symbol `j` moves one cell within `[low_j, high_j]`, the symbols of a piece share a norm or a count.
-A *choice* replaces a one-hot group (a category, or a label) by another one: symbol `j` stands for the entry that becomes 1.
-Parts act at once, and what none of them touches stays clean. Plain boxes are added up, cell by cell; on top of them each cell, and
-each one-hot group, may be touched by one further part.
+A *move* changes numeric cells: symbol `j` moves one cell within `[low_j, high_j]`, the symbols of a piece share a norm or a
+count. A *choice* replaces a one-hot group (a category, or a label) by another one: symbol `j` stands for the entry that becomes 1.
+Parts act at once, and what none of them touches stays clean. Plain boxes are added up, cell by cell; on top of them each cell,
+and each one-hot group, may be touched by one further part.
 """
 
 from __future__ import annotations

@@ -66,19 +66,10 @@ def declare(members: ProductSet, builder: ProgramBuilder, rows: Index) -> tuple[
             _moves(members, part, symbols, piece, switch, builder, terms["x"], local(part.place[symbols]))
     for switch_group in switches:
         switch_group.limit()
-    return tuple(  # type: ignore[return-value]
-        Affine(
-            centre[on],
-            _matrix(terms[on], len(centre[on]), builder.variables)
-            + (
-                with_columns(base.linear, builder.variables)
-                if on == "x"
-                else 0 * _matrix([], len(centre[on]), builder.variables)
-            ),
-            np.zeros(len(centre[on])),
-        )
-        for on in ("x", "y")
-    )
+    linear = {on: _matrix(terms[on], len(centre[on]), builder.variables) for on in ("x", "y")}
+    linear["x"] = linear["x"] + with_columns(base.linear, builder.variables)
+    zero = {on: np.zeros(len(centre[on])) for on in ("x", "y")}
+    return Affine(centre["x"], linear["x"], zero["x"]), Affine(centre["y"], linear["y"], zero["y"])
 
 
 class _Switches:
@@ -120,7 +111,7 @@ def _moves(
         s = builder.add_variables(len(symbols))
         for sign in (1.0, -1.0):
             _rows(builder, [(e, sign), (s, -0.5)], upper=0.5)
-        _at_most(builder, piece, s, 2.0 - np.bincount(piece), None)
+        _at_most(builder, piece, s, 2.0 - np.bincount(piece).astype(np.float64), None)
     elif part.kind == "l2":
         q = builder.add_variables(len(symbols))
         for t in TANGENTS:
