@@ -1,97 +1,172 @@
-"""The five views of a threat agree with each other."""
+"""The five views of a threat agree with each other, for every entry of the catalogue."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
 
+from cases import THREATS, survey
 from conftest import small_data
 from mibp_cert.errors import UserError
 from mibp_cert.solvers import ProgramBuilder
-from mibp_cert.threats import LInf, ThreatSet
+from mibp_cert.solvers.program import with_columns
+from mibp_cert.threats import (
+    AnyCategory,
+    Budget,
+    Confusable,
+    LabelFlips,
+    LInf,
+    Missing,
+    Monotone,
+    Shift,
+    ThreatSet,
+    column,
+    label_is,
+)
 
 DATA = small_data(np.random.default_rng(0), rows=5, features=3)
-THREATS = [
-    LInf(0.0),
-    LInf(0.1),
-    LInf([0.1, 0.0, 2.0]),
-    LInf(0.3, rows=[0, 3], columns=[1]),
-    LInf(0.3, rows=np.array([True, False, True, False, True])),
-    LInf(0.5, clip=(float(DATA.x.min()), float(DATA.x.max()))),
-    LInf(1e-300),
-]
+PLAIN = {
+    "nothing": LInf(0.0),
+    "box": LInf(0.1),
+    "box by column": LInf([0.1, 0.0, 2.0]),
+    "some cells": LInf(0.3, rows=[0, 3], columns=[1]),
+    "masked rows": LInf(0.3, rows=np.array([True, False, True, False, True])),
+    "clipped": LInf(0.5, clip=(float(DATA.x.min()), float(DATA.x.max()))),
+    "tiny": LInf(1e-300),
+}
 
 
-@pytest.fixture(params=range(len(THREATS)))
+@pytest.fixture(params=[*PLAIN, *THREATS])
 def threat(request: pytest.FixtureRequest) -> ThreatSet:
-    return THREATS[request.param].bind(DATA)
+    if request.param in PLAIN:
+        return PLAIN[request.param].bind(DATA)
+    bound: ThreatSet = THREATS[request.param].bind(survey())
+    return bound
+
+
+def members(threat: ThreatSet, n: int, seed: int = 1) -> list[Any]:
+    """Samples, and worst cases of random directions, among them single symbols."""
+    rng = np.random.default_rng(seed)
+    symbols = threat.noise().symbols
+    directions = [rng.normal(size=symbols) * (rng.random(symbols) < 0.5) for _ in range(n // 4)]
+    return threat.sample(rng, n - len(directions)) + [threat.worst(g) for g in directions]
 
 
 def test_samples_are_members_and_lie_in_the_hull(threat: ThreatSet) -> None:
     hull = threat.hull()
-    for x, y in threat.sample(np.random.default_rng(1), 9):
+    for x, y in members(threat, 200):
         assert threat.contains(x, y)
         assert ((hull.x_low <= x) & (x <= hull.x_high)).all()
         assert ((hull.y_low <= y) & (y <= hull.y_high)).all()
 
 
-def test_clean_data_are_a_member_and_outsiders_are_not(threat: ThreatSet) -> None:
+def test_the_hull_is_reached(threat: ThreatSet) -> None:
+    """Every end of every cell is attained by some member: the hull is no larger than it must be."""
+    hull, noise = threat.hull(), threat.noise()
+    for linear, low, high in ((noise.x_linear, hull.x_low, hull.x_high), (noise.y_linear, hull.y_low, hull.y_high)):
+        on = 0 if linear is noise.x_linear else 1
+        for cell in range(linear.shape[0]):
+            g = linear[cell].toarray().ravel()
+            scale = 1e-9 + 1e-9 * abs(high.ravel()[cell])
+            assert threat.worst(g)[on].ravel()[cell] <= low.ravel()[cell] + scale
+            assert threat.worst(-g)[on].ravel()[cell] >= high.ravel()[cell] - scale
+
+
+def test_the_reference_is_a_member_and_outsiders_are_not(threat: ThreatSet) -> None:
     hull = threat.hull()
-    assert threat.contains(DATA.x, DATA.one_hot)
+    reference, labels = threat.reference
+    assert threat.contains(reference, labels)
     for end in (np.nextafter(hull.x_high, np.inf), np.nextafter(hull.x_low, -np.inf)):
-        outside = DATA.x.copy()
-        outside[2, 1] = end[2, 1]
-        assert not threat.contains(outside, DATA.one_hot)
-    assert not threat.contains(DATA.x, 1.0 - DATA.one_hot)
-    assert not threat.contains(np.where(DATA.x > 0, np.nan, DATA.x), DATA.one_hot)
+        for cell in np.ndindex(reference.shape):
+            outside = reference.copy()
+            outside[cell] = end[cell]
+            assert not threat.contains(outside, labels), cell
+    assert not threat.contains(reference, np.full_like(labels, 0.5))
+    assert not threat.contains(np.where(reference > 0, np.nan, reference), labels)
 
 
 def test_worst_member_attains_the_support_and_no_sample_beats_it(threat: ThreatSet) -> None:
     rng = np.random.default_rng(2)
     noise = threat.noise()
-    for _ in range(5):
-        g = rng.normal(size=DATA.x.shape)
-        through = noise.x_linear.T @ g.ravel()  # a direction in the features, seen by the symbols
+    for _ in range(8):
+        g, h = rng.normal(size=threat.clean.x.shape), rng.normal(size=threat.clean.one_hot.shape)
+        # a direction in features and labels, seen by the symbols
+        through = noise.x_linear.T @ g.ravel() + noise.y_linear.T @ h.ravel()
         x, y = threat.worst(through)
         assert threat.contains(x, y)
-        value = float((g * x).sum())
-        assert all(value <= (g * other).sum() + 1e-12 for other, _ in threat.sample(rng, 6))
-        low = float((g * noise.x_centre).sum())
+        value = float((g * x).sum() + (h * y).sum())
+        assert all(value <= (g * a).sum() + (h * b).sum() + 1e-9 for a, b in threat.sample(rng, 12))
+        low = float((g * noise.x_centre).sum() + (h * noise.y_centre).sum())
         for block in noise.blocks:
             low += float(block.support(through[block.symbols])[0])
-        assert low == pytest.approx(value, abs=1e-9)
+        assert low == pytest.approx(value, abs=1e-8)
         assert low <= value + 1e-12
 
 
-def test_noise_covers_the_hull(threat: ThreatSet) -> None:
-    hull, noise = threat.hull(), threat.noise()
-    reach = abs(noise.x_linear).sum(axis=1).A1 if hasattr(abs(noise.x_linear).sum(axis=1), "A1") else None
-    reach = np.asarray(abs(noise.x_linear).sum(axis=1)).ravel() if reach is None else reach
-    centre = noise.x_centre.ravel()
-    assert (centre - reach <= hull.x_low.ravel()).all()
-    assert (centre + reach >= hull.x_high.ravel()).all()
+def test_every_member_lies_between_the_supports(threat: ThreatSet) -> None:
+    """For random directions, no member leaves the range that the noise view allows."""
+    rng = np.random.default_rng(5)
+    noise = threat.noise()
+    for x, y in members(threat, 60, seed=6):
+        for _ in range(4):
+            g, h = rng.normal(size=x.shape), rng.normal(size=y.shape)
+            through = noise.x_linear.T @ g.ravel() + noise.y_linear.T @ h.ravel()
+            base = float((g * noise.x_centre).sum() + (h * noise.y_centre).sum())
+            ends = [block.support(through[block.symbols]) for block in noise.blocks]
+            value = float((g * x).sum() + (h * y).sum())
+            slip = 1e-12 * (1 + abs(base))
+            assert base + sum(float(e[0]) for e in ends) - slip <= value <= base + sum(float(e[1]) for e in ends) + slip
 
 
 def test_minimiser_of_a_block_attains_its_support(threat: ThreatSet) -> None:
     rng = np.random.default_rng(3)
     for block in threat.noise().blocks:
-        g = rng.normal(size=len(block.symbols))
-        assert float(g @ block.minimiser(g)) == pytest.approx(float(block.support(g)[0]))
+        for scale in (1.0, 1e-200):
+            g = rng.normal(size=len(block.symbols)) * scale
+            point = block.minimiser(g)
+            assert float(g @ point) == pytest.approx(float(block.support(g)[0]))
+            assert float(g @ block.minimiser(-g)) == pytest.approx(float(block.support(g)[1]))
+            assert (np.abs(point) <= block.magnitude() * (1 + 1e-12)).all()
 
 
-def test_constraints_admit_every_member(threat: ThreatSet) -> None:
+def test_constraints_admit_every_member_and_nothing_outside_the_hull(threat: ThreatSet) -> None:
+    """With cells fixed to a member, the program is feasible; over the program, every cell stays within the hull."""
     rows = np.array([0, 2, 3])
     builder = ProgramBuilder()
     x, y = threat.constraints(builder, rows)
-    linear = x.linear.toarray()
-    for member, labels in threat.sample(np.random.default_rng(4), 6):
-        deviation = member[rows].ravel() - x.centre
-        v, *_ = np.linalg.lstsq(linear, deviation, rcond=None) if linear.size else (np.zeros(0),)
-        np.testing.assert_allclose(linear @ v, deviation, atol=1e-14)
-        assert (np.abs(v) <= 1 + 1e-12).all()
-        np.testing.assert_array_equal(y.centre, labels[rows].ravel())
+    program = builder.finish()
+    free = (
+        LinearConstraint(program.matrix, program.row_lower - 1e-9, program.row_upper + 1e-9) if program.rows else None
+    )
+    bounds = Bounds(program.lower, program.upper)
+    linear = np.concatenate([with_columns(e.linear, program.variables).toarray() for e in (x, y)])
+    centre = np.concatenate([x.centre, y.centre])
+    hull = threat.hull()
+    low = np.concatenate([hull.x_low[rows].ravel(), hull.y_low[rows].ravel()])
+    high = np.concatenate([hull.x_high[rows].ravel(), hull.y_high[rows].ravel()])
+    if program.variables == 0:
+        np.testing.assert_array_equal(centre, low)
+        return
+    for member, labels in members(threat, 16, seed=4):
+        target = np.concatenate([member[rows].ravel(), labels[rows].ravel()]) - centre
+        fixed = LinearConstraint(linear, target - 1e-9, target + 1e-9)
+        found = milp(
+            np.zeros(program.variables),
+            integrality=program.integer,
+            bounds=bounds,
+            constraints=[fixed, *([free] if free else [])],
+        )
+        assert found.status == 0, "a member violates the constraints"
+    for cell in range(len(centre)):
+        for sign, end in ((1.0, low), (-1.0, high)):
+            found = milp(sign * linear[cell], integrality=program.integer, bounds=bounds, constraints=free)
+            assert found.status == 0
+            value = centre[cell] + sign * found.fun
+            assert sign * (value - end[cell]) >= -1e-6
 
 
 @pytest.mark.parametrize(
@@ -103,6 +178,9 @@ def test_constraints_admit_every_member(threat: ThreatSet) -> None:
         (lambda: LInf(0.1, rows=[7]), "from 0 to 4"),
         (lambda: LInf(0.1, columns=[True]), "mask for columns"),
         (lambda: LInf(0.1, clip=(0.0, 0.1)), "valid range"),
+        (lambda: LInf(0.1).where(np.array([True])), "mask for rows"),
+        (lambda: AnyCategory(0), "numeric; use LInf"),
+        (lambda: Missing(), "No value is missing"),
     ],
 )
 def test_threats_that_do_not_fit_the_data_are_refused(make: Any, words: str) -> None:
@@ -110,6 +188,81 @@ def test_threats_that_do_not_fit_the_data_are_refused(make: Any, words: str) -> 
         make().bind(DATA)
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: LInf({"weight": 1.0}), "no column 'weight'; there are age, mood, income"),
+        (lambda: LInf(0.1, columns="mood"), "categorical: an amount makes no sense"),
+        (lambda: AnyCategory("mood", among=["bad", "awful"]), "'awful' is not a category of the column 'mood'"),
+        (lambda: Confusable("mood", {"good": ["great"]}), "'great' is not a category"),
+        (lambda: Shift("mood", by=0), "other than 0"),
+        (lambda: Missing("income"), "'income' has no missing value"),
+        (lambda: Missing("age", marker=-1), "has no value -1"),
+        (lambda: Missing("mood", marker="refused"), "'refused' is not a category"),
+        (lambda: Budget(LInf(1.0), rows=-1), "budget of -1 rows makes no sense"),
+        (lambda: LabelFlips(-1), "budget of -1 rows"),
+        (lambda: Budget(LInf(1.0)), "either rows=… or cells=…"),
+        (lambda: Budget(Missing(), rows=1), "Missing values cannot be put under a budget"),
+        (lambda: Budget(AnyCategory("mood"), cells=1), "budget of cells applies to"),
+        (
+            lambda: AnyCategory("mood") & Shift("mood", by=1),
+            "Two parts of the threat change the column 'mood' of row 0",
+        ),
+        (lambda: LabelFlips() & LabelFlips(1), "Two parts of the threat change the label of row 0"),
+        (lambda: LabelFlips(source=[7]), "labels 7 are not among the classes"),
+        (lambda: LInf(1.0).where(column("mood") >= "good"), "compare it with == or != only"),
+        (lambda: LInf(1.0).where(label_is("x")), "not among the classes"),
+        (lambda: Monotone("age"), "allows nothing"),
+    ],
+)
+def test_threats_that_do_not_fit_the_table_are_refused(make: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make().bind(survey())
+
+
+def test_a_budget_above_the_number_of_rows_limits_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    data = survey(missing=False)
+    wide = Budget(LInf({"age": 1.0}), rows=len(data) + 1).bind(data)
+    free = LInf({"age": 1.0}).bind(data)
+    assert np.array_equal(wide.hull().x_low, free.hull().x_low)
+    assert wide.limits == ()
+    assert "limits nothing" in caplog.text
+
+
+def test_a_budget_of_zero_allows_nothing() -> None:
+    data = survey(missing=False)
+    for nothing in (Budget(LInf(1.0), rows=0), LabelFlips(0), Budget(LInf(1.0), cells=0)):
+        hull = nothing.bind(data).hull()
+        assert np.array_equal(hull.x_low, hull.x_high)
+        assert np.array_equal(hull.y_low, hull.y_high)
+
+
+def test_one_hot_groups_stay_one_hot() -> None:
+    data = survey()
+    for name in ("any category", "missing", "row of everything", "shift"):
+        for x, y in THREATS[name].bind(data).sample(np.random.default_rng(0), 30):
+            assert (x[:, 1:4].sum(axis=1) == 1.0).all()
+            assert (y.sum(axis=1) == 1.0).all()
+
+
+def test_conditions_select_the_rows_they_name() -> None:
+    data = survey(missing=False)
+    age = data.x[:, 0] * data.columns[0].scale + data.columns[0].shift
+    moved = lambda t: (t.bind(data).hull().x_high > data.x).any(axis=1)  # noqa: E731
+    assert (moved(LInf(1.0).where(column("age") > 50)) == (age > 50.0 + 1e-9)).all()
+    both = LInf(1.0).where((column("age") > 50) & ~label_is(1))
+    assert (moved(both) == ((age > 50.0 + 1e-9) & (data.y == 0))).all()
+
+
+def test_amounts_are_in_the_units_handed_in() -> None:
+    data = survey(missing=False)
+    hull = LInf({"age": 3.0}).bind(data).hull()
+    width = (hull.x_high - hull.x_low)[:, 0] * data.columns[0].scale
+    np.testing.assert_allclose(width, 6.0, rtol=1e-12)
+
+
 def test_description_is_plain_data() -> None:
     described = LInf(np.array([0.1, 0.2, 0.3]), rows=[1], clip=(0.0, [1.0, 1.0, 2.0])).to_json()
     assert described == {"kind": "linf", "eps": [0.1, 0.2, 0.3], "rows": [1], "clip": [0.0, [1.0, 1.0, 2.0]]}
+    for threat in THREATS.values():
+        assert json.loads(json.dumps(threat.to_json()))["kind"]

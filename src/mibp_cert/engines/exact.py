@@ -172,7 +172,9 @@ def _closed_form(program: Program, objective: Objective) -> Bound:
     return Bound(value, value, solution, Status.OPTIMAL, 0, 0.0)
 
 
-def _true_value(task: Task, element: int, numbers: Index, solution: Array, maximise: bool, outer: float) -> float:
+def _true_value(
+    task: Task, element: int, numbers: Index, solution: Array, maximise: bool, outer: float
+) -> float | None:
     """A true value of the output near the solver's point, by ordinary evaluation of the graph."""
     program = task.program
     v = 0.5 * (program.lower + program.upper)
@@ -184,10 +186,11 @@ def _true_value(task: Task, element: int, numbers: Index, solution: Array, maxim
         {name: value.affine for name, value in task.inputs.items()},
         {name: value.range.low for name, value in task.inputs.items()},
         {name: value.range.high for name, value in task.inputs.items()},
-        program.lower,
-        program.upper,
+        program,
+        program.free_rows(reached),
     )
     gates = {node: np.where((g >= 0) & reached[g], g, -1) for node, (g, _) in task.gates.items()}
     radius = max(0.5 * float(task.high[element] - task.low[element]), task.settings.floor)
     target = outer + (-0.5 if maximise else 0.5) * task.settings.gap * radius
-    return polish(point, v, element, maximise, gates, {node: r for node, (_, r) in task.gates.items()}, target)
+    best = polish(point, v, element, maximise, gates, {node: r for node, (_, r) in task.gates.items()}, target)
+    return best if math.isfinite(best) else None

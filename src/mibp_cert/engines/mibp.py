@@ -19,6 +19,7 @@ from mibp_cert.engines.base import Box, Engine, StepReport
 from mibp_cert.engines.encode import Encoder, Symbolic
 from mibp_cert.engines.exact import End, SolverSettings, Task, bound_outputs
 from mibp_cert.engines.interval import enclose
+from mibp_cert.engines.polish import FEASIBLE
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
@@ -116,9 +117,12 @@ class Brackets:
         for side, end in enumerate(ends):
             self.proven[side, element] |= end.usable
 
-    def withdraw(self, plain_low: Array, plain_high: Array) -> int:
-        """Where a true value lies outside of a "proven" bound, something was wrong: fall back to plain intervals there."""
-        slip = 1e-12 * (1.0 + np.maximum(np.abs(self.lower), np.abs(self.upper)))
+    def withdraw(self, plain_low: Array, plain_high: Array, tolerance: float = 0.0) -> int:
+        """Where a true value lies outside of a "proven" bound, something was wrong: fall back to plain intervals there.
+
+        `tolerance`: how far true values may break the data's own constraints, relative to the width.
+        """
+        slip = 1e-12 * (1.0 + np.maximum(np.abs(self.lower), np.abs(self.upper))) + tolerance * (plain_high - plain_low)
         wrong = (self.inner_low < self.lower - slip) | (self.inner_high > self.upper + slip)
         wrong |= (self.inner_low > self.upper + slip) & np.isfinite(self.inner_low)
         wrong |= (self.inner_high < self.lower - slip) & np.isfinite(self.inner_high)
@@ -174,8 +178,13 @@ def bound_graph(
             break
     assert brackets is not None
     plain = enclose(graph, {name: value.range for name, value in task.inputs.items()})
+    plain_low, plain_high = (
+        np.concatenate([getattr(plain[n], e).ravel() for n in graph.outputs]) for e in ("low", "high")
+    )
     withdrawn = brackets.withdraw(
-        *(np.concatenate([getattr(plain[n], e).ravel() for n in graph.outputs]) for e in ("low", "high"))
+        plain_low,
+        plain_high,
+        tolerance=4.0 * FEASIBLE if task.program.free_rows()[0].shape[0] else 0.0,
     )
     if withdrawn:
         log.warning(

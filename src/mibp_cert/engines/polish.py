@@ -6,25 +6,32 @@ fixed, the output is a smooth function of the inputs' deviations `v`; sequential
 
     maximise ∇out·Δ   subject to   z_k + ∇z_k·Δ ≥ margin  (gate k claimed on),  ≤ −margin  (off),   v + Δ in its box,  |Δ| ≤ trust
 
-and every point visited is evaluated for real. All values returned are true ones, whatever the search does.
+and every point visited is evaluated for real. The data's own constraints (rows that define no variable) are rows of that linear
+program too, their discrete variables stay as they are, and a point that breaks them counts for nothing. So all values returned
+are true ones of members, whatever the search does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy import sparse
 from scipy.optimize import linprog
 
 from mibp_cert.engines import concrete
 from mibp_cert.engines.rounding import Array
 from mibp_cert.graph import Graph, Node, parse_spec
-from mibp_cert.solvers.program import Affine, Index, with_columns
+from mibp_cert.solvers.program import Affine, Index, Program, with_columns
 
 MARGIN = 1e-6
 """How far past a kink a claimed gate is pushed, relative to the radius of its argument."""
 
+
+FEASIBLE = 1e-6
+"""How far a member may break the data's constraints (scaled rows): the feasibility tolerance of the solvers."""
 
 TRUST = (1e-3, 0.05, 0.3, 2.0)
 """How far a deviation may move in one round; the smallest radius that can satisfy the gates is taken."""
@@ -32,14 +39,29 @@ TRUST = (1e-3, 0.05, 0.3, 2.0)
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Inputs of a graph as functions of deviations `v` in [lower, upper]: `centre + linear·v`, clipped to their ranges."""
+    """Inputs of a graph as functions of deviations `v` of a program: `centre + linear·v`, clipped to their ranges."""
 
     graph: Graph
     inputs: Mapping[str, Affine]
     low: Mapping[str, Array]
     high: Mapping[str, Array]
-    lower: Array
-    upper: Array
+    program: Program
+    limits: tuple[Any, Array, Array]
+    """The data's own constraints on the variables in play: `low ≤ matrix·v ≤ high`, as (matrix, low, high)."""
+
+    def settled(self, v: Array) -> Array:
+        """`v` with discrete variables made whole and products recomputed."""
+        v = np.where(self.program.integer, np.round(v), v)
+        if len(self.program.triples):
+            q, a, b = self.program.triples.T
+            v[q] = v[a] * v[b]
+        return v
+
+    def allowed(self, v: Array) -> bool:
+        """Do the data's own constraints hold, within the tolerance of the solvers?"""
+        matrix, low, high = self.limits
+        value = matrix @ v
+        return bool(((value >= low - FEASIBLE) & (value <= high + FEASIBLE)).all())
 
     def at(self, v: Array) -> dict[str, Array]:
         values = {}
@@ -49,7 +71,10 @@ class Point:
         return values
 
     def value(self, v: Array, element: int) -> float:
-        """The output `element` (outputs laid end to end) at `v`, by ordinary evaluation."""
+        """The output `element` (outputs laid end to end) at `v`, by ordinary evaluation; NaN where `v` is no member."""
+        v = self.settled(v)
+        if not self.allowed(v):
+            return float("nan")
         outputs = concrete.evaluate(self.graph, self.at(v))
         return float(np.concatenate([outputs[name].ravel() for name in self.graph.outputs])[element])
 
@@ -70,14 +95,15 @@ def polish(
     node's range.
     """
     sign = 1.0 if maximise else -1.0
-    best = point.value(v, element)
+    v = point.settled(v)
+    best = _nan_to(point.value(v, element), -sign * np.inf)
     claims = {n: np.where(g >= 0, np.round(v[np.maximum(g, 0)]), np.nan) for n, g in gates.items()}
     for number in range(rounds):
         if sign * best >= sign * target:
             break
         slope, arguments, slopes, margins = _linearise(point, v, element, claims, radii)
         side = np.concatenate([2.0 * c[~np.isnan(c)] - 1.0 for c in claims.values()]) if claims else np.zeros(0)
-        moving = np.flatnonzero((np.abs(slopes).sum(axis=0) + np.abs(slope)) > 0)
+        moving = np.flatnonzero(((np.abs(slopes).sum(axis=0) + np.abs(slope)) > 0) & ~point.program.integer)
         if not len(moving):
             break
         move = None
@@ -91,8 +117,8 @@ def polish(
         if move is None:
             break
         v = v.copy()
-        v[moving] = np.clip(v[moving] + move, point.lower[moving], point.upper[moving])
-        value = point.value(v, element)
+        v[moving] = np.clip(v[moving] + move, point.program.lower[moving], point.program.upper[moving])
+        value = _nan_to(point.value(v, element), -sign * np.inf)
         best = max(best, value) if maximise else min(best, value)
     return best
 
@@ -108,18 +134,32 @@ def _direction(
     moving: Index,
     trust: float,
 ) -> Array | None:
-    low = np.maximum(point.lower[moving] - v[moving], -trust)
-    high = np.minimum(point.upper[moving] - v[moving], trust)
+    low = np.maximum(point.program.lower[moving] - v[moving], -trust)
+    high = np.minimum(point.program.upper[moving] - v[moving], trust)
+    limits, limit_low, limit_high = point.limits
+    now, limits = limits @ v, limits[:, moving]
+    touching = np.flatnonzero(np.diff(limits.indptr) > 0)
+    limits, room = limits[touching], (limit_low[touching] - now[touching], limit_high[touching] - now[touching])
+    below, above = np.isfinite(room[0]), np.isfinite(room[1])
+    own = -(side / np.maximum(np.abs(slopes[:, moving]).max(axis=1, initial=0.0), 1e-300))[:, None] * slopes[:, moving]
+    matrix = sparse.vstack([sparse.csr_matrix(own), limits[above], -limits[below]], format="csr")
     scale = np.maximum(np.abs(slopes[:, moving]).max(axis=1, initial=0.0), 1e-300)
     largest = max(float(np.abs(slope[moving]).max()), 1e-300)
+    right = np.concatenate(
+        [(side * arguments - margins) / scale, np.maximum(room[1][above], 0.0), np.maximum(-room[0][below], 0.0)]
+    )
     result = linprog(
         -slope[moving] / largest,
-        A_ub=-(side / scale)[:, None] * slopes[:, moving] if len(side) else None,
-        b_ub=(side * arguments - margins) / scale if len(side) else None,
+        A_ub=matrix if len(right) else None,
+        b_ub=right if len(right) else None,
         bounds=np.stack([np.minimum(low, 0.0), np.maximum(high, 0.0)], axis=1),
         method="highs",
     )
     return np.asarray(result.x) if result.status == 0 else None
+
+
+def _nan_to(value: float, other: float) -> float:
+    return other if np.isnan(value) else value
 
 
 def _linearise(

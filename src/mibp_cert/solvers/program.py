@@ -60,6 +60,13 @@ class Program:
     def _free_rows(self) -> Index:
         return np.flatnonzero(self.owner == FREE).astype(np.intp)
 
+    def free_rows(self, reached: NDArray[np.bool_] | None = None) -> tuple[Any, Array, Array]:
+        """The rows that define no variable, and touch one that is `reached`: matrix, lower and upper ends."""
+        rows = self._free_rows
+        if reached is not None:
+            rows = rows[self.matrix[rows][:, reached].getnnz(axis=1) > 0]
+        return self.matrix[rows], self.row_lower[rows], self.row_upper[rows]
+
     def cut(self, needed: Index) -> tuple[Program, Index]:
         """The part that the variables `needed` can reach, and the numbers of its variables in this program."""
         order, starts = self._by_owner

@@ -1,7 +1,7 @@
 """Parts: what a catalogue threat compiles to, and the set of datasets that they span together.
 
 A *move* changes numeric cells: symbol `j` moves one cell within `[low_j, high_j]`, the symbols of a piece share a norm or a
-count. A *choice* replaces a one-hot group (a category, or a label) by another one: symbol `j` stands for the entry that becomes 1.
+count. A *choice* replaces a one-hot group (a category, or a label): symbol `j` stands for the entry that becomes 1 instead.
 Parts act at once, and what none of them touches stays clean. Plain boxes are added up, cell by cell; on top of them each cell,
 and each one-hot group, may be touched by one further part.
 """
@@ -142,6 +142,10 @@ class ProductSet(ThreatSet):
     # Hull and noise --------------------------------------------------------------------------------------------------
 
     def hull(self) -> Hull:
+        return self._hull
+
+    @cached_property
+    def _hull(self) -> Hull:
         x_low, x_high = np.array(self.low).ravel(), np.array(self.high).ravel()
         y_low, y_high = np.array(self._y).ravel(), np.array(self._y).ravel()
         for part in self.parts:
@@ -301,6 +305,9 @@ class ProductSet(ThreatSet):
         if x.shape != self.clean.x.shape or y.shape != self.clean.one_hot.shape:
             return False
         if not (np.isfinite(x).all() and np.isfinite(y).all()):
+            return False
+        hull = self._hull
+        if not ((hull.x_low <= x) & (x <= hull.x_high)).all() or not ((hull.y_low <= y) & (y <= hull.y_high)).all():
             return False
         flat = {"x": x.ravel(), "y": y.ravel()}
         rest = {

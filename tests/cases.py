@@ -1,0 +1,77 @@
+"""A small table with numeric and categorical columns and missing values, and one threat of every kind on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mibp_cert.data import Dataset
+from mibp_cert.threats import (
+    L1,
+    L2,
+    AnyCategory,
+    Budget,
+    Confusable,
+    LabelFlips,
+    LInf,
+    Missing,
+    Monotone,
+    Rounded,
+    Shift,
+    column,
+    label_is,
+)
+
+
+def survey(rows: int = 6, seed: int = 0, *, missing: bool = True) -> Dataset:
+    """Two numeric and one categorical column, two classes; some values missing."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "age": rng.uniform(20, 80, rows).round(),
+            "mood": ["fair", *rng.choice(["bad", "fair", "good"], rows - 1).tolist()],
+            "income": rng.uniform(1, 9, rows),
+            "ill": (np.arange(rows) % 2).tolist(),
+        }
+    )
+    table["mood"] = pd.Categorical(table["mood"], categories=["bad", "fair", "good"])
+    if missing:
+        table.loc[1, "age"] = np.nan
+        table.loc[2, "mood"] = np.nan
+    vocabulary = {"mood": ["bad", "fair", "good"]}
+    return Dataset.from_frame(table, "ill", categorical=vocabulary, ranges={"age": (20, 80), "income": (0, 10)})
+
+
+THREATS: dict[str, Any] = {
+    "linf": LInf(0.5),
+    "linf by column": LInf({"age": 2.0, "income": 0.1}),
+    "linf relative": LInf(0.05, relative=True),
+    "l1": L1({"age": 4.0, "income": 1.0}),
+    "l2": L2({"age": 4.0, "income": 1.0}),
+    "rounded": Rounded("age", to=5.0),
+    "monotone": Monotone("income", up=1.0),
+    "any category": AnyCategory("mood"),
+    "any category of some rows": AnyCategory("mood").where(column("age") >= 50),
+    "confusable": Confusable("mood", {"good": ["fair"], "fair": ["bad", "good"]}),
+    "shift": Shift("mood", by=-1),
+    "missing": Missing(),
+    "missing marker": Missing("mood", marker="fair"),
+    "labels": LabelFlips(1),
+    "labels from": LabelFlips(2, source=[0], target=[1]),
+    "any labels": LabelFlips(),
+    "budget of rows": Budget(LInf({"age": 5.0, "income": 1.0}), rows=2),
+    "budget of categories": Budget(AnyCategory("mood"), rows=1),
+    "one-sided budget": Budget(Monotone("age", up=5.0), rows=2),
+    "budget of cells": Budget(LInf({"age": 5.0, "income": 1.0}), cells=1),
+    "budget of cells and rows": Budget(Budget(LInf({"age": 5.0, "income": 1.0}), cells=1), rows=2),
+    "budget of balls": Budget(L2({"age": 5.0, "income": 1.0}), rows=2),
+    "class-conditional": LInf(0.5).where(label_is(1)),
+    "noise and flips": LInf({"income": 0.2}) & LabelFlips(1),
+    "noise and a bad row": LInf({"income": 0.2, "age": 1.0}) & Budget(LInf({"income": 2.0}), rows=1),
+    "noise and a ball": LInf({"income": 0.2}) & L2({"age": 4.0, "income": 1.0}),
+    "row of everything": Budget(LInf({"age": 5.0}) & AnyCategory("mood") & LabelFlips(), rows=1),
+    "missing and noise": Missing() & LInf({"income": 0.3}) & LabelFlips(1),
+    "two boxes": LInf({"income": 0.3}) & Monotone("income", down=0.5),
+}

@@ -1,0 +1,171 @@
+"""Every threat in every engine: members, sampled and worst ones, trained for real, stay inside the bounds."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import THREATS, survey
+from conftest import small_step
+from mibp_cert.data import Dataset
+from mibp_cert.engines import concrete
+from mibp_cert.engines.base import Box, Engine
+from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.interval import IntervalEngine
+from mibp_cert.engines.mibp import MibpEngine
+from mibp_cert.engines.relational import RelationalEngine, RelationalSet
+from mibp_cert.solvers import WorkerPool
+from mibp_cert.threats import AnyCategory, Budget, LabelFlips, LInf, Missing, ThreatSet
+
+
+def plan(data: Dataset, sizes: list[int], steps: int, rate: float, seed: int) -> tuple[Any, list[Any]]:
+    rng = np.random.default_rng(seed)
+    batches = [np.sort(rng.choice(len(data), rng.integers(2, len(data) + 1), replace=False)) for _ in range(steps)]
+    graphs = [small_step(data, sizes, rate=rate, batches=[batch])[1] for batch in batches]
+    return small_step(data, sizes)[0], graphs
+
+
+def attacked(threat: ThreatSet, state: Box, rng: np.random.Generator, n: int) -> list[Any]:
+    """Samples, random worst cases, and the datasets that push single parameters furthest by the linear part."""
+    symbols = threat.noise().symbols
+    found = threat.sample(rng, n) + [threat.worst(rng.normal(size=symbols)) for _ in range(n // 2)]
+    if isinstance(state, RelationalSet) and symbols:
+        for i in range(0, len(state.lower), max(1, len(state.lower) // 6)):
+            found += [threat.worst(sign * state.linear[i, :symbols]) for sign in (1.0, -1.0)]
+    return found
+
+
+def check_contained(threat: ThreatSet, engine: Engine, sizes: list[int], steps: int, seed: int, rate: float) -> None:
+    network, graphs = plan(threat.clean, sizes, steps, rate, seed)
+    theta = network.initialise(seed)
+    boxes, box = [], Box.point(theta)
+    for step in graphs:
+        box, _ = engine.advance(box, step, threat)
+        boxes.append(box)
+    for x, y in [threat.reference, *attacked(threat, box, np.random.default_rng(seed), 12)]:
+        trained = theta
+        for step, bounds in zip(graphs, boxes, strict=True):
+            trained = concrete.train_step(step, trained, x[step.rows], y[step.rows])
+            assert bounds.contains(trained), "a trained model left its bounds"
+
+
+@pytest.mark.parametrize("name", THREATS)
+def test_trained_members_stay_inside_interval_and_relational_bounds(name: str) -> None:
+    for seed, (sizes, rate) in enumerate([([3, 2], 0.3), ([1], 1.0), ([4, 3, 2], 0.1), ([2], 0.05)]):
+        threat = THREATS[name].bind(survey(seed=seed))
+        check_contained(threat, IntervalEngine(), sizes, 4, seed, rate)
+        check_contained(threat, RelationalEngine(), sizes, 4, seed, rate)
+
+
+@pytest.mark.parametrize("name", THREATS)
+def test_relational_bounds_lie_within_interval_ones(name: str) -> None:
+    for seed in range(3):
+        threat = THREATS[name].bind(survey(seed=seed))
+        network, graphs = plan(threat.clean, [3, 2], 5, 0.3, seed)
+        tight = plain = Box.point(network.initialise(seed))
+        for step in graphs:
+            tight, _ = RelationalEngine().advance(tight, step, threat)
+            plain, _ = IntervalEngine().advance(plain, step, threat)
+            assert tight.within(plain)
+
+
+@pytest.mark.parametrize("name", THREATS)
+def test_trained_members_stay_inside_mibp_bounds(name: str, pool: WorkerPool) -> None:
+    threat = THREATS[name].bind(survey(rows=4))
+    check_contained(threat, MibpEngine(SolverSettings(), pool=pool), [2, 2], 2, 0, 0.3)
+
+
+def brute_force(threat: ThreatSet, step: Any, theta: Any, datasets: list[Any]) -> Box:
+    models = np.stack([concrete.train_step(step, theta, x[step.rows], y[step.rows]) for x, y in datasets])
+    assert all(threat.contains(x, y) for x, y in datasets)
+    return Box(models.min(axis=0), models.max(axis=0))
+
+
+def every_choice(threat: ThreatSet, groups: list[tuple[str, int, list[int]]], most: int | None) -> list[Any]:
+    """All datasets in which groups (x or y, row, allowed entries) take any of their entries, at most `most` rows changed."""
+    out = []
+    x0, y0 = threat.reference
+    for picks in product(*(entries for _, _, entries in groups)):
+        x, y = x0.copy(), y0.copy()
+        changed = set()
+        for (on, row, entries), pick in zip(groups, picks, strict=True):
+            target = x if on == "x" else y
+            if target[row, pick] != 1.0:
+                changed.add(row)
+            target[row, entries] = 0.0
+            target[row, pick] = 1.0
+        if most is None or len(changed) <= most:
+            out.append((x, y))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [
+        (lambda: AnyCategory("mood"), None),
+        (lambda: Budget(AnyCategory("mood"), rows=1), 1),
+        (lambda: Budget(AnyCategory("mood"), rows=2), 2),
+        (lambda: LabelFlips(1), 1),
+        (lambda: LabelFlips(2), 2),
+        (lambda: Budget(AnyCategory("mood") & LabelFlips(), rows=1), 1),
+        (lambda: Missing("mood"), None),
+    ],
+)
+def test_the_exact_step_equals_brute_force_over_discrete_choices(make: Any, most: int | None, pool: WorkerPool) -> None:
+    data = survey(rows=4)
+    described = make()
+    threat = described.bind(data)
+    words = str(described.to_json())
+    groups: list[tuple[str, int, list[int]]] = []
+    for row in range(4):
+        if "mood" in words and (not isinstance(described, Missing) or row == 2):
+            groups.append(("x", row, [1, 2, 3]))
+        if "label" in words:
+            groups.append(("y", row, [0, 1]))
+    network, step = small_step(data, [2, 2], rate=0.5)
+    theta = network.initialise(3)
+    truth = brute_force(threat, step, theta, every_choice(threat, groups, most))
+    engine = MibpEngine(SolverSettings(gap=1e-4), pool=pool)
+    bounds, report = engine.advance(Box.point(theta), step, threat)
+    assert truth.within(bounds)
+    width = np.maximum(truth.radius, 1e-3)
+    assert (np.abs(bounds.lower - truth.lower) <= 2e-4 * width + 2e-6).all(), "the exact step is not exact"
+    assert (np.abs(bounds.upper - truth.upper) <= 2e-4 * width + 2e-6).all(), "the exact step is not exact"
+    assert report.fallbacks == 0
+
+
+def poisonings(data: Dataset, eps: float, most: int) -> list[Any]:
+    """All corner perturbations of at most `most` rows."""
+    corners = list(product((-eps, eps), repeat=data.features))
+    out = [(data.x, data.one_hot)]
+    for rows in combinations(range(len(data)), most):
+        for moves in product(corners, repeat=most):
+            x = data.x.copy()
+            x[list(rows)] = x[list(rows)] + np.array(moves) * (1 - 1e-15)
+            out.append((x, data.one_hot))
+    return out
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_row_budget_holds_across_batches_and_epochs(most: int) -> None:
+    """All 1- and 2-row corner poisonings of a tiny training set, trained for real over six mini-batch steps."""
+    rng = np.random.default_rng(1)
+    data = Dataset.of(rng.normal(size=(6, 2)), np.arange(6) % 2)
+    batches = [np.arange(3), np.arange(3, 6)] * 3
+    network = small_step(data, [3, 2])[0]
+    graphs = [small_step(data, [3, 2], rate=0.2, batches=[batch])[1] for batch in batches]
+    theta, eps = network.initialise(0), 0.2
+    budgeted, free = Budget(LInf(eps), rows=most).bind(data), LInf(eps).bind(data)
+    few = wide = Box.point(theta)
+    engine = RelationalEngine()
+    paths = [(theta, x, y) for x, y in poisonings(data, eps, most)]
+    for step in graphs:
+        few, _ = engine.advance(few, step, budgeted)
+        wide, _ = engine.advance(wide, step, free)
+        paths = [(concrete.train_step(step, t, x[step.rows], y[step.rows]), x, y) for t, x, y in paths]
+        assert all(few.contains(t) for t, _, _ in paths)
+    assert all(budgeted.contains(x, y) for _, x, y in paths)
+    assert few.radius.mean() < 0.75 * wide.radius.mean()
