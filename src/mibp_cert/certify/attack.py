@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.certify.predict import ABSTAIN, Predictions, margin_pairs, relational_margins
+from mibp_cert.certify.predict import ABSTAIN, Predictions, margin_pairs, relational_margins, states_of
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings
+from mibp_cert.engines.relational import CaseSet, RelationalEngine, RelationalSet, RelationalSettings
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import SoundnessError
 from mibp_cert.nets import Network, Step
@@ -123,7 +123,7 @@ def attack(
     threat: ThreatSet,
     x: Array,
     nominal: NDArray[np.intp],
-    state: RelationalSet | None = None,
+    state: Box | None = None,
     settings: AttackSettings | None = None,
 ) -> Attack:
     """Attack the predictions of `x` (and every parameter) through the training data.
@@ -135,10 +135,10 @@ def attack(
     trainer = _Trainer(network, steps, theta0, threat, x)
     trainer.add([threat.reference], "clean data")
     trainer.add(threat.sample(rng, settings.members), "random member")
-    state = state or _relational_state(steps, theta0, threat)
-    if state is not None and state.data:
-        trainer.add(_parameter_attacks(state, threat, settings), "parameter attack")
-        trainer.add(_point_attacks(network, state, threat, x, nominal, settings), "point attack")
+    known = _Known.of(state or _relational_state(steps, theta0, threat), threat)
+    if known is not None:
+        trainer.add(_parameter_attacks(known, settings), "parameter attack")
+        trainer.add(_point_attacks(network, known, x, nominal, settings), "point attack")
     _improve(trainer, threat, nominal, settings, rng)
     classes = trainer.classes()
     flips = (classes != nominal[None, :]).sum(axis=1)
@@ -146,37 +146,62 @@ def attack(
     return Attack(np.stack(trainer.theta), classes, tuple(trainer.origins), trainer.data[worst], int(flips[worst]))
 
 
-def _relational_state(steps: list[Step], theta0: Array, threat: ThreatSet) -> RelationalSet | None:
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Relational sets, one for each case, with the threats they belong to."""
+
+    states: tuple[RelationalSet, ...]
+    threats: tuple[ThreatSet, ...]
+
+    @classmethod
+    def of(cls, box: Box | None, threat: ThreatSet) -> _Known | None:
+        states = () if box is None else states_of(box)
+        if not any(state.data for state in states):
+            return None
+        return cls(states, box.threats if isinstance(box, CaseSet) else (threat,))
+
+
+def _relational_state(steps: list[Step], theta0: Array, threat: ThreatSet) -> Box | None:
     """The linear part, for runs of other engines; None where it cannot be had."""
-    engine, box = RelationalEngine(RelationalSettings(search=0)), Box.point(theta0)
+    engine, box = RelationalEngine(RelationalSettings(search=0, cases=0)), Box.point(theta0)
     for step in steps:
         after, _ = engine.advance(box, step, threat)
         if not (np.isfinite(after.lower).all() and np.isfinite(after.upper).all()):
             break
         box = after
-    return box if isinstance(box, RelationalSet) else None
+    return box
 
 
-def _parameter_attacks(state: RelationalSet, threat: ThreatSet, settings: AttackSettings) -> list[tuple[Array, Array]]:
-    """Push the widest parameters down and up."""
-    order = np.argsort(-state.radius, kind="stable")[: settings.parameters]
-    return [threat.worst(sign * state.linear[i, : state.data]) for i in order for sign in (1.0, -1.0)]
+def _parameter_attacks(known: _Known, settings: AttackSettings) -> list[tuple[Array, Array]]:
+    """Push the widest parameters down and up, each in the case that reaches furthest."""
+    lower, upper = (np.stack([getattr(s, end) for s in known.states]) for end in ("lower", "upper"))
+    order = np.argsort(lower.min(axis=0) - upper.max(axis=0), kind="stable")[: settings.parameters]
+    found = []
+    for i in order:
+        for sign, case in ((1.0, int(lower[:, i].argmin())), (-1.0, int(upper[:, i].argmax()))):
+            state = known.states[case]
+            found.append(known.threats[case].worst(sign * state.linear[i, : state.data]))
+    return found
 
 
 def _point_attacks(
     network: Network,
-    state: RelationalSet,
-    threat: ThreatSet,
+    known: _Known,
     x: Array,
     nominal: NDArray[np.intp],
     settings: AttackSettings,
 ) -> list[tuple[Array, Array]]:
     """Minimise the linear part of the margins that are closest to zero."""
     pairs, speaks_for = margin_pairs(network)
-    bounds, linear = relational_margins(network, state, x, pairs)
-    low = np.where(speaks_for[None, :] == nominal[:, None], bounds.low, np.inf)
-    closest = np.argsort(np.abs(np.nan_to_num(low.min(axis=1), nan=0.0)), kind="stable")[: settings.points]
-    return [threat.worst(linear[i, int(np.nan_to_num(low[i], nan=-np.inf).argmin())]) for i in closest]
+    margins = [relational_margins(network, state, x, pairs) for state in known.states]
+    relevant = speaks_for[None, :] == nominal[:, None]
+    low = np.stack([np.where(relevant, np.nan_to_num(bounds.low, nan=-np.inf), np.inf) for bounds, _ in margins])
+    closest = np.argsort(np.abs(np.nan_to_num(low.min(axis=(0, 2)), neginf=0.0)), kind="stable")[: settings.points]
+    found = []
+    for i in closest:
+        case, pair = np.unravel_index(int(low[:, i].argmin()), low[:, i].shape)
+        found.append(known.threats[case].worst(margins[case][1][i, pair]))
+    return found
 
 
 def _improve(

@@ -18,7 +18,7 @@ from mibp_cert.engines.concrete import evaluate
 from mibp_cert.engines.encode import Encoder, Symbolic
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.mibp import Brackets, bound_graph, treatments
-from mibp_cert.engines.relational import RelationalSet, bound_outputs
+from mibp_cert.engines.relational import CaseSet, RelationalSet, bound_outputs
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network
@@ -84,9 +84,9 @@ def predict(
     centre = nominal_classes(network, box.centre, x)
     relevant = speaks_for[None, :] == centre[:, None]
     if method == "relational":
-        if not isinstance(box, RelationalSet):
+        if not isinstance(box, RelationalSet | CaseSet):
             raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
-        enclosure = relational_margins(network, box, x, pairs)[0]
+        enclosure = _union([relational_margins(network, state, x, pairs)[0] for state in states_of(box)])
     else:
         enclosure = interval.enclose(
             network.margin_graph(len(x), pairs), {**box.tensors(network.layout), "x": Interval.point(x)}
@@ -107,6 +107,21 @@ def predict(
         margin[undecided] = np.maximum(margin[undecided], refined)
     decided = (margin > 0) & np.isfinite(margin) if usable else np.zeros(len(x), dtype=bool)
     return Predictions(np.where(decided, centre, ABSTAIN).astype(np.intp), centre, margin, method, report)
+
+
+def states_of(box: Box) -> tuple[RelationalSet, ...]:
+    """The relational sets that a set of the relational engine is the union of."""
+    if isinstance(box, CaseSet):
+        return box.states
+    return (box,) if isinstance(box, RelationalSet) else ()
+
+
+def _union(intervals: list[Interval]) -> Interval:
+    """Hull of intervals; NaN in any of them stays."""
+    low, high = intervals[0].low, intervals[0].high
+    for other in intervals[1:]:
+        low, high = np.minimum(low, other.low), np.maximum(high, other.high)
+    return Interval(low, high)
 
 
 def relational_margins(network: Network, state: RelationalSet, x: Array, pairs: Array) -> tuple[Interval, Array]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mibp_cert.certify.attack import AttackSettings, attack, check_certificates
-from mibp_cert.certify.predict import ABSTAIN, PREDICTIONS, Predictions, nominal_classes, predict
+from mibp_cert.certify.predict import ABSTAIN, PREDICTIONS, Predictions, nominal_classes, predict, states_of
 from mibp_cert.certify.run import CertifiedRun, EpochRecord, Training
 from mibp_cert.data import Dataset, Split, batch_plan, effective_batch_size, steps_per_epoch
 from mibp_cert.engines import concrete
@@ -17,7 +17,7 @@ from mibp_cert.engines.base import Box, Engine, StepReport
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
-from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings
+from mibp_cert.engines.relational import RelationalEngine, RelationalSettings
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
@@ -137,7 +137,7 @@ def certify_training(
             if attacked:
                 hear.on_stage("attacking")
                 single = _truncate(plan_steps(network, training, train, 1), chosen.steps)
-                known = chosen.bounds if isinstance(chosen.bounds, RelationalSet) else None
+                known = chosen.bounds if states_of(chosen.bounds) else None
                 found = attack(network, single, start, members, data.test.x, nominal, known, attack_settings)
                 check_certificates(found, test, chosen.bounds)
     finally:

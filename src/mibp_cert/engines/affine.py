@@ -4,6 +4,7 @@
 - product: `c₁c₂`, `c₁G₂ + c₂G₁`, slack `|c₁|r₂ + |c₂|r₁ + rad₁·rad₂`, contracted like the product itself, where `rad` is the
   largest distance from the centre within the intersected range (a gate's is ½);
 - relu, unstable on `[l, u]`: slope `k = u/(u−l)`, and `relu(x) − kx` lies in `[0, max(−kl, u−ku)]`;
+- where rows are under a budget, see `engines.budget`: what vanishes with a clean row is kept row by row;
 - gate `1[a > 0]`, unstable on `[l, u]`: `½ + k·a + ½ε_new` for `0 ≤ k ≤ min(1/u, −1/l)`: one new symbol for each gate, the
   same one wherever the gate is used.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mibp_cert.engines import interval
+from mibp_cert.engines import budget, interval
 from mibp_cert.engines.buffers import CHUNK
 from mibp_cert.engines.forms import Columns, Form, Symbols, underflow, upward
 from mibp_cert.engines.rounding import UNIT, Array, Interval, gamma
@@ -53,9 +54,9 @@ class AffineRules:
         slack = upward(slack + 4.0 * UNIT * (np.abs(centre) + raw + slack), 4)
         linear = self.symbols.plus(a.dense(), b.dense(), node.shape, spare=(a.spare, b.spare))
         both = interval.TABLE["add"](node, a.range, b.range)
-        return Form(
-            self.symbols, centre, linear, np.broadcast_to(slack, node.shape), both, np.broadcast_to(raw, node.shape)
-        )
+        rows = budget.add(self.symbols, a.rows, b.rows, node.shape)
+        slack, raw = np.broadcast_to(slack, node.shape), np.broadcast_to(raw, node.shape)
+        return Form(self.symbols, centre, linear, slack, both, raw, rows=rows)
 
     def _scale(self, node: Node, a: Form) -> Form:
         factor, exact = float(node.attribute), abs(node.attribute) == 1
@@ -66,8 +67,8 @@ class AffineRules:
         linear = self.symbols.times(np.array(factor), a.linear, spare=a.spare)
         weight = None if a.weight is None else factor * a.weight
         scaled = interval.TABLE["scale"](node, a.range)
-        reach = stretched(a.reach, np.array(factor))
-        return Form(self.symbols, centre, linear, slack, scaled, raw, a.own, weight, reach=reach)
+        reach, rows = stretched(a.reach, np.array(factor)), budget.times(np.array(abs(factor)), a.rows)
+        return Form(self.symbols, centre, linear, slack, scaled, raw, a.own, weight, reach=reach, rows=rows)
 
     def _sum(self, node: Node, a: Form) -> Form:
         axes = node.attribute
@@ -80,7 +81,9 @@ class AffineRules:
             total = self._scatter(total, node.shape, kept.ravel(), a.own.ravel(), a.weight.ravel())
         slack = upward(a.slack.sum(axis=axes) + 2.0 * gamma(count + 2) * a.bound.sum(axis=axes), count + 4)
         raw = upward(a.raw.sum(axis=axes), count)
-        return Form(self.symbols, a.centre.sum(axis=axes), total, slack, interval.TABLE["sum"](node, a.range), raw)
+        rows = None if a.rows is None else a.rows.sum(axis=tuple(axis - 1 for axis in axes)) * (1.0 + gamma(count + 2))
+        centre, both = a.centre.sum(axis=axes), interval.TABLE["sum"](node, a.range)
+        return Form(self.symbols, centre, total, slack, both, raw, rows=rows)
 
     def _gather(self, node: Node, a: Form) -> Form:
         rows = node.attribute
@@ -93,11 +96,15 @@ class AffineRules:
             a.raw[rows],
             None if a.own is None else a.own[rows],
             None if a.weight is None else a.weight[rows],
+            rows=None if a.rows is None else a.rows[rows],
         )
 
     def _relu(self, node: Node, a: Form) -> Form:
         low, high = a.tighten().range.low, a.range.high
         unstable = (low < 0) & (high > 0)
+        by_row = budget.kinks(a, unstable, gate=False) if self.symbols.members else None
+        if by_row is not None:
+            unstable = unstable & ~by_row.decided
         width = np.where(unstable, high - low, 1.0)
         slope = np.where(unstable, np.minimum(high / width, 1.0), np.where(low >= 0, 1.0, 0.0))
         # relu(x) − slope·x is convex: zero at 0, largest at an end.
@@ -107,9 +114,18 @@ class AffineRules:
         raw = slope * a.raw
         rounding = np.where(unstable, 8.0 * UNIT * (np.abs(centre) + raw + half) + underflow(self.symbols.count), 0.0)
         slack = np.where(unstable, upward(slope * a.slack + half + rounding, 6), slope * a.slack)
-        linear = self.symbols.times(slope, a.dense(), spare=a.spare)
         both = interval.TABLE["relu"](node, a.range)
-        return Form(self.symbols, centre, linear, slack, both, raw, reach=stretched(a.reach, slope))
+        rows = None
+        if by_row is not None:
+            slope = np.where(by_row.decided, by_row.on, slope)
+            centre = np.where(by_row.decided, slope * a.centre, centre)
+            extra, always = by_row.relu()
+            rows = budget.add(self.symbols, budget.times(slope, a.rows), extra, node.shape)
+            slack = np.where(by_row.decided, upward(slope * a.slack + always, 2), slack)
+            raw = upward(slope * a.raw + self.symbols.top(extra) + always, 3)
+        linear = self.symbols.times(slope, a.dense(), spare=a.spare)
+        reach = None if rows is not None else stretched(a.reach, slope)
+        return Form(self.symbols, centre, linear, slack, both, raw, reach=reach, rows=rows)
 
     def _step(self, node: Node, a: Form) -> Form:
         low, high = a.tighten().range.low, a.range.high
@@ -117,6 +133,11 @@ class AffineRules:
         unstable = ~on & ~off
         if not unstable.any():
             return Form.constant(self.symbols, Interval.point(np.where(on, 1.0, 0.0)))
+        by_row = budget.kinks(a, unstable, gate=True) if self.symbols.members else None
+        if by_row is not None:
+            unstable = unstable & ~by_row.decided
+            on = np.where(by_row.decided, by_row.on > 0, on)
+            off = np.where(by_row.decided, by_row.on == 0, off)
         symbols, own = self.symbols, np.full(a.shape, -1, dtype=np.intp)
         own[unstable] = symbols.fresh(int(unstable.sum()))
         weight = np.where(unstable, 0.5, 0.0)
@@ -132,7 +153,13 @@ class AffineRules:
             slack = np.where(unstable, upward(slope * a.slack + rounding, 6), 0.0)
         # Never tighter than the interval: the affine range is at least [0, 1] where the gate is unstable.
         both = interval.TABLE["step"](node, a.range)
-        return Form(symbols, centre, linear, slack, both, raw, own, weight, tight=True)
+        rows = None
+        if by_row is not None:
+            flips = by_row.flips()
+            sloped = None if linear is None else budget.times(slope, a.rows)
+            rows = budget.add(symbols, sloped, flips, node.shape)
+            raw = upward(raw + symbols.top(flips), 2)
+        return Form(symbols, centre, linear, slack, both, raw, own, weight, rows=rows, tight=True)
 
     # Products --------------------------------------------------------------------------------------------------------
 
@@ -153,20 +180,31 @@ class AffineRules:
         if not a.exact:
             slack += small(a.slack, size_b)
             raw += small(a.raw, size_b)
+        rows = None
         if not (a.exact or b.exact):
-            slack += small(a.distance(), b.distance())
-        slack = upward(slack, 4 * count + 12) + underflow(count * (3 + self.symbols.count))
+            if self.symbols.members:
+                second, rows = budget.second_order(spec, a, b, small)
+                slack += second
+                raw += small(a.distance(), b.distance())
+            else:
+                slack += small(a.distance(), b.distance())
+        if self.symbols.members:
+            rows = budget.contract(spec, a, b, rows, count)
+        slack = upward(slack, 4 * count + 12) + underflow(count * (3 + self.symbols.count + self.symbols.members))
         linear, own, weight = self._generators(node, spec, a, b)
         product = interval.TABLE["contract"](node, a.range, b.range)
         centre, raw = small(a.centre, b.centre), upward(raw, 2 * count + 2)
         reach = self._reach(spec, a, b, own, weight)
-        return Form(self.symbols, centre, linear, slack, product, raw, own, weight, reach=reach)
+        return Form(self.symbols, centre, linear, slack, product, raw, own, weight, reach=reach, rows=rows)
 
     def _reach(
         self, spec: Spec, a: Form, b: Form, own: Columns | None, weight: Array | None
     ) -> tuple[Array, Array] | None:
         """Ends of an element-wise product's generators from those of its one dense operand, without another pass over them."""
-        if not (spec.left == spec.right == spec.out and (a.linear is None) != (b.linear is None)):
+        if (
+            not (spec.left == spec.right == spec.out and (a.linear is None) != (b.linear is None))
+            or self.symbols.members
+        ):
             return None
         dense, other = (a, b) if a.linear is not None else (b, a)
         if dense.reach is None or dense.own is not None:

@@ -8,6 +8,10 @@ with centre `c`, generators `G` (one column per symbol), slack `r ≥ 0` and an 
 support functions (`Symbols`). `G` is stored in two parts: a dense one (`linear`, columns 0 … k−1, later columns are zero), and at
 most one more symbol for each element (`own`, `weight`), which is how data cells and gates come into the world.
 
+Where at most k rows of the data may be wrong, a form has a second kind of slack, `rows` (… × members): what is left of row `i`'s
+effect beside its symbols, and vanishes when row `i` is clean. The centre is then the value on the clean data, and a member of
+the set with the dirty rows `S`, `|S| ≤ k`, is `c + Σ_{i∈S} (G_i·ε_i + b_i) + b` with `|b_i| ≤ rows_i` (`engines.budget`).
+
 `reach` is the pair of ends of `G·ε`; `raw` is a cheap upper bound of `Σ|G_s|·max|ε_s|`, used only to bound rounding errors. Every
 operation adds to `r` at least what its float64 evaluation here, and that of a training run in any summation order, can lose:
 `2γ_n (|c₁|+R₁)(|c₂|+R₂)` with `R = raw + r`, plus underflow; `r`, `reach` and `[L, U]` are rounded outward.
@@ -24,7 +28,7 @@ from numpy.typing import NDArray
 
 from mibp_cert.engines.buffers import Buffers
 from mibp_cert.engines.rounding import TINY, UNIT, Array, Interval, gamma
-from mibp_cert.threats import Block, Plain
+from mibp_cert.threats import Block, Budgeted, Plain, largest_sum
 
 Columns = NDArray[np.intp]
 
@@ -43,6 +47,9 @@ class Symbols:
         """Every symbol lies in [−1, 1]: one sum of absolute values is support and magnitude at once."""
         self.data = data
         self.count = data
+        self.budgets = [block for block in self.blocks if isinstance(block, Budgeted)]
+        self.members = sum(len(block.members) for block in self.budgets)
+        """Rows under a budget, one after the other."""
         self.buffers = buffers or Buffers()
 
     def fresh(self, n: int) -> Columns:
@@ -52,27 +59,51 @@ class Symbols:
 
     def support(self, linear: Array) -> tuple[Array, Array]:
         """Lower and upper end of `linear·ε` (… × columns), rounded outward."""
-        columns = linear.shape[-1]
         if self.boxed:
-            total = upward(self.buffers.absolute_sum(linear), columns)
+            total = upward(self.buffers.absolute_sum(linear), linear.shape[-1])
             return -total, total
+        low, high, members = self.spread(linear)
+        for (bottom, top), most in members:
+            low, high = low - largest_sum(-bottom, most), high + largest_sum(top, most)
+        return low, high
+
+    def spread(self, linear: Array) -> tuple[Array, Array, list[tuple[tuple[Array, Array], int]]]:
+        """Ends of what no budget limits, and of every budgeted row's own part (… × members), with the budget; rounded outward."""
+        columns = linear.shape[-1]
         later = np.abs(linear[..., self.data :]).sum(axis=-1)
         low, high = -later, later
+        # All ends are sums of at most this many products; the magnitude bounds the rounding of the sums.
+        error = upward(gamma(columns + len(self.blocks) + 2) * 4.0 * self.magnitude(linear), 3)
+        members = []
         for block in self.blocks:
-            inside = block.symbols[block.symbols < columns]
-            if len(inside):
-                contiguous = slice(int(inside[0]), int(inside[-1]) + 1)
-                part = (
-                    linear[..., contiguous]
-                    if len(inside) == contiguous.stop - contiguous.start
-                    else linear[..., inside]
-                )
+            part = linear[..., block.symbols[0] : block.symbols[-1] + 1] if len(block.symbols) else linear[..., :0]
+            if part.shape[-1] < len(block.symbols):
+                part = self.room(part, part.shape[:-1], np.array([len(block.symbols) - 1]))
+            if isinstance(block, Budgeted):
+                bottom, top = block.member_ends(part)
+                slip = error[..., None] * ((bottom < 0) | (top > 0))
+                members.append(((bottom - slip, top + slip), block.most))
+            else:
                 bottom, top = block.support(part)
                 low, high = low + bottom, high + top
-        size = columns + len(self.blocks) + 2
-        # The ends are sums of at most `size` products; their magnitude bounds the rounding of the sums.
-        error = gamma(size) * (np.abs(low) + np.abs(high) + self.magnitude(linear))
-        return low - upward(error, 3), high + upward(error, 3)
+        return low - error, high + error, members
+
+    def top(self, rows: Array) -> Array:
+        """The most that dirty rows can contribute, from amounts (… × members), rounded up."""
+        total, start = np.zeros(rows.shape[:-1]), 0
+        for block in self.budgets:
+            stop = start + len(block.members)
+            total = total + largest_sum(rows[..., start:stop], block.most)
+            start = stop
+        return upward(total, self.members)
+
+    def others(self, rows: Array) -> Array:
+        """The most that dirty rows other than one can contribute (… × 1, or 0 where only one row may be dirty)."""
+        if len(self.budgets) == 1 and self.budgets[0].most == 1:
+            return np.zeros((*rows.shape[:-1], 1))
+        if len(self.budgets) == 1:
+            return upward(largest_sum(rows, self.budgets[0].most - 1), self.members)[..., None]
+        return self.top(rows)[..., None]
 
     @cached_property
     def largest(self) -> Array:
@@ -150,6 +181,8 @@ class Form:
     weight: Array | None = None
     reach: tuple[Array, Array] | None = None
     tight: bool = False
+    rows: Array | None = None
+    """Slack that vanishes with a clean row (… × members); see the module's text."""
     spare: bool = False
     """The next operation on this form is the last one: its generators may be overwritten."""
 
@@ -168,7 +201,7 @@ class Form:
     @property
     def exact(self) -> bool:
         """A tensor of known numbers: no generators and no slack."""
-        return self.linear is None and self.own is None and not self.slack.any()
+        return self.linear is None and self.own is None and self.rows is None and not self.slack.any()
 
     @property
     def bound(self) -> Array:
@@ -199,14 +232,40 @@ class Form:
             if apart and self.weight is not None:  # symbols in [−1, 1], added without writing them into their columns
                 own = np.abs(self.weight)
                 low, high, raw = -upward(own - low), upward(own + high), upward(own + raw)
+            if self.rows is not None:
+                low, high, raw = self._with_rows(linear, raw)
             self.reach, self.raw = (low, high), np.minimum(self.raw, raw)
         return self.reach
+
+    def _with_rows(self, linear: Array | None, raw: Array) -> tuple[Array, Array, Array]:
+        """Ends of `G·ε` and the rows' slack together, each end with its own dirty rows."""
+        assert self.rows is not None
+        always, (below, above) = self.spread()
+        extra = self.symbols.top(self.rows)
+        low, high = -upward(always + self.symbols.top(below)), upward(always + self.symbols.top(above))
+        return low, high, upward(raw + extra)
+
+    def spread(self) -> tuple[Array, tuple[Array, Array]]:
+        """How far members can be from the centre: what no budget limits (without the slack), and below and above by dirty row."""
+        linear = self.dense()
+        shape = (*self.shape, self.symbols.members)
+        rows = np.zeros(shape) if self.rows is None else self.rows
+        if linear is None:
+            return np.zeros(self.shape), (rows, rows)
+        low, high, members = self.symbols.spread(linear)
+        below = np.concatenate([np.maximum(-ends[0], 0.0) for ends, _ in members], axis=-1) + rows
+        above = np.concatenate([np.maximum(ends[1], 0.0) for ends, _ in members], axis=-1) + rows
+        factor = 1.0 + gamma(4)
+        return np.maximum(-low, high), (below * factor, above * factor)
 
     def dense(self) -> Array | None:
         """All generators in one array (own symbols written into their columns)."""
         if self.own is not None and self.weight is not None:
             hit = np.flatnonzero(self.own.ravel() >= 0)
             columns = self.own.ravel()[hit]
+            if not len(hit):
+                self.own = self.weight = None
+                return self.linear
             linear = self.symbols.room(self.linear, self.shape, columns)
             linear.reshape(-1, linear.shape[-1])[hit, columns] += self.weight.ravel()[hit]
             self.linear, self.own, self.weight = linear, None, None

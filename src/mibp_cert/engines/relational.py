@@ -96,16 +96,32 @@ class RelationalSet(Box):
         return cls(box.lower, box.upper, centre, np.zeros((len(centre), noise.symbols)), slack, noise)
 
 
+@dataclass(frozen=True, eq=False)
+class CaseSet(Box):
+    """A union of relational sets, one for each case that the threat is split into; the box is their hull."""
+
+    states: tuple[RelationalSet, ...]
+    threats: tuple[ThreatSet, ...]
+
+    @classmethod
+    def of(cls, states: list[RelationalSet], threats: tuple[ThreatSet, ...]) -> CaseSet:
+        lower = np.min([state.lower for state in states], axis=0)
+        # min and max skip nothing: a NaN in any case stays one.
+        return cls(lower, np.max([state.upper for state in states], axis=0), tuple(states), threats)
+
+
 @dataclass(frozen=True)
 class RelationalSettings:
     """`symbols`: budget of symbols kept between steps (None: a few hundred beyond the data's own);
-    `search`: candidates per step in the search for the gates' slope (0: the last slope is kept)."""
+    `search`: candidates per step in the search for the gates' slope (0: the last slope is kept);
+    `cases`: a row budget with at most so many choices of rows is split into one set for each choice (0: never)."""
 
     symbols: int | None = None
     search: int = 3
+    cases: int = 128
 
     def __post_init__(self) -> None:
-        for name in ("symbols", "search"):
+        for name in ("symbols", "search", "cases"):
             value = getattr(self, name)
             if value is not None and (value != int(value) or value < 0):
                 raise UserError(f"{name} must be a whole number ≥ 0, got {value}.")
@@ -124,10 +140,19 @@ class RelationalEngine(Engine):
 
     def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
         start = time.perf_counter()
+        threats = box.threats if isinstance(box, CaseSet) else threat.cases(self.settings.cases)
+        after: Box
+        if threats:
+            before = box.states if isinstance(box, CaseSet) else [box] * len(threats)
+            after = CaseSet.of([self._advance(b, step, t) for b, t in zip(before, threats, strict=True)], threats)
+        else:
+            after = self._advance(box, step, threat)
+        return after, StepReport(seconds=time.perf_counter() - start)
+
+    def _advance(self, box: Box, step: Step, threat: ThreatSet) -> RelationalSet:
         state = RelationalSet.around(box, threat.noise() if not isinstance(box, RelationalSet) else box.noise)
         with np.errstate(all="ignore"):
-            after = _Stepper(state, step, threat, self._budget(state, step), self.buffers).run(self.settings.search)
-        return after, StepReport(seconds=time.perf_counter() - start)
+            return _Stepper(state, step, threat, self._budget(state, step), self.buffers).run(self.settings.search)
 
     def _budget(self, state: RelationalSet, step: Step) -> int:
         least = state.data + step.layout.size
@@ -233,6 +258,12 @@ class _Stepper:
         total = float(np.mean([np.mean(box.high - box.low) for box in widths]))
         return total if np.isfinite(total) else np.inf
 
+    def _slack(self, form: Form) -> Array:
+        """The slack, with what dirty rows can add: as symbols of the parameters it is remembered, which is worth more."""
+        if form.rows is None:
+            return np.asarray(form.slack)
+        return upward(form.slack + self.symbols.top(form.rows))
+
     def _settle(self, outputs: dict[str, Form], cap: float) -> RelationalSet:
         """Flatten, fold the smallest generators above the budget, turn remainders into fresh symbols."""
         layout, data = self.step.layout, self.state.data
@@ -240,7 +271,7 @@ class _Stepper:
         flat = [np.zeros((n, 0)) if part is None else part.reshape(n, part.shape[-1]) for part, n in parts]
         columns = max(data, *(part.shape[1] for part in flat))
         middle = layout.flatten({n: outputs[n].centre for n in layout.names})
-        slack = layout.flatten({n: np.asarray(outputs[n].slack) for n in layout.names})
+        slack = layout.flatten({n: self._slack(outputs[n]) for n in layout.names})
         box = Box.of_tensors({n: outputs[n].range for n in layout.names}, layout)
         weight = np.zeros(columns - data)
         for part in flat:

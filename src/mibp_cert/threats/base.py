@@ -79,6 +79,10 @@ class ThreatSet(ABC):
             "choose the engine 'interval' or 'mibp', or write its noise()."
         )
 
+    def cases(self, limit: int) -> tuple[ThreatSet, ...]:
+        """Simpler sets whose union is this one, at most `limit` of them; empty where there is no such split."""
+        return ()
+
     @abstractmethod
     def worst(self, g: Array) -> tuple[Array, Array]:
         """A member `(X', Y')` whose symbols minimise `g·ε`, for one coefficient per symbol of `noise()`."""

@@ -8,8 +8,11 @@ and each one-hot group, may be touched by one further part.
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -241,6 +244,26 @@ class ProductSet(ThreatSet):
         entries[part.on].append((places[first[piece[left]] + within], symbols[left], -share[piece[left]]))
         return Segments("choice", sizes, part.rows, np.zeros(len(places)), np.ones(len(places)))
 
+    def cases(self, limit: int) -> tuple[ThreatSet, ...]:
+        """A row budget split by the rows it is spent on."""
+        used = [k for k in range(len(self.limits)) if any(part.group == k for part in self.parts)]
+        if len(used) != 1:
+            return ()
+        budgeted = [part for part in self.parts if part.group >= 0]
+        members = np.unique(np.concatenate([part.rows for part in budgeted]))
+        most = self.limits[used[0]]
+        if math.comb(len(members), most) > limit:
+            return ()
+        return tuple(self._only(np.array(rows)) for rows in combinations(members.tolist(), most))
+
+    def _only(self, rows: Index) -> ProductSet:
+        """The budget spent on these rows: they are free, the other budgeted rows clean."""
+        inside = copy.copy(self)
+        inside.__dict__ = {k: v for k, v in self.__dict__.items() if k not in ("_noise", "_hull")}
+        inside.limits = ()
+        inside.parts = [part if part.group < 0 else _restrict(part, np.isin(part.rows, rows)) for part in self.parts]
+        return inside
+
     # Members ---------------------------------------------------------------------------------------------------------
 
     def worst(self, g: Array) -> tuple[Array, Array]:
@@ -362,6 +385,21 @@ class ProductSet(ThreatSet):
 
     def constraints(self, builder: ProgramBuilder, rows: Index) -> tuple[Affine, Affine]:
         return programs.declare(self, builder, rows)
+
+
+def _restrict(part: Part, pieces: NDArray[np.bool_]) -> Part:
+    """A part with some of its pieces only, outside of any budget."""
+    symbols = np.repeat(pieces, part.sizes)
+    return replace(
+        part,
+        rows=part.rows[pieces],
+        sizes=part.sizes[pieces],
+        place=part.place[symbols],
+        low=part.low[symbols],
+        high=part.high[symbols],
+        reference=None if part.reference is None else part.reference[pieces],
+        group=-1,
+    )
 
 
 def _unit_segments(rows: Index) -> Segments:
