@@ -54,7 +54,8 @@ def _root(
 
 @app.command()
 def certify(
-    dataset: Annotated[str, typer.Argument(help="Name of a built-in data set: two-moons.")],
+    dataset: Annotated[str, typer.Argument(help="Name of a data set: two-moons, iris, iris2, breast-cancer, npha.")],
+    data_path: Annotated[Path | None, typer.Option("--data", help="File of the data set npha.")] = None,
     eps: Annotated[float, typer.Option(help="Each feature of each training row may be off by this much.")] = 0.01,
     engine: Annotated[
         str,
@@ -105,7 +106,7 @@ def certify(
         seconds_per_step=seconds_per_step,
         jobs=jobs,
     )
-    data = load(dataset, seed)
+    data = load(dataset, seed, data_path)
     classes = len(data.train.classes) if logits is None else logits
     network = Network.mlp([data.train.features, *_sizes(hidden), classes])
     training = Training(epochs, batch_size, learning_rate, loss, seed, init, batch_mode)

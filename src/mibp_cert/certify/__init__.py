@@ -2,8 +2,8 @@
 
 from mibp_cert.certify.attack import Attack, AttackSettings
 from mibp_cert.certify.predict import ABSTAIN, PREDICTIONS, Predictions, predict
-from mibp_cert.certify.run import CertifiedRun, EpochRecord, Training
-from mibp_cert.certify.train import ENGINES, SELECTIONS, Callbacks, certify_training
+from mibp_cert.certify.run import SELECTIONS, CertifiedRun, EpochRecord, Selection, Training
+from mibp_cert.certify.train import ENGINES, Callbacks, certify_training
 
 __all__ = [
     "ABSTAIN",
@@ -16,6 +16,7 @@ __all__ = [
     "CertifiedRun",
     "EpochRecord",
     "Predictions",
+    "Selection",
     "Training",
     "certify_training",
     "predict",

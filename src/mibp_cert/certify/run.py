@@ -40,6 +40,23 @@ class Training:
     batch_mode: str = "shuffle"
 
 
+SELECTIONS = ("last", "best-validation")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which epoch the certificate is about: the last one, or the one with the highest certified accuracy on validation data,
+    among those with at least `least_steps` steps and a clean validation accuracy of at least `least_accuracy`."""
+
+    rule: str = "last"
+    least_steps: int = 0
+    least_accuracy: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.rule not in SELECTIONS:
+            raise UserError(f"There is no selection called {self.rule!r}; choose one of {', '.join(SELECTIONS)}.")
+
+
 @dataclass(frozen=True)
 class EpochRecord:
     """State of the run after an epoch; validation is bounded by intervals, whatever the engine."""
@@ -91,7 +108,7 @@ class CertifiedRun:
     theta: Array
     steps: int
     """The certificate is about training for exactly this many steps."""
-    select: str
+    select: Selection
     diverged: int | None
     """The step at which the bounds diverged, if they did."""
     history: tuple[EpochRecord, ...]
@@ -188,7 +205,7 @@ class CertifiedRun:
                 "gap": self.solver.gap,
             },
             "prediction": self.prediction,
-            "select": self.select,
+            "select": self.select.rule,
             "steps": self.steps,
             "diverged": self.diverged,
             "steps_per_epoch": steps_per_epoch(len(self.train), self.batch_size),

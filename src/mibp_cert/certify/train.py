@@ -10,7 +10,7 @@ import numpy as np
 
 from mibp_cert.certify.attack import AttackSettings, attack, check_certificates
 from mibp_cert.certify.predict import ABSTAIN, PREDICTIONS, Predictions, nominal_classes, predict, states_of
-from mibp_cert.certify.run import CertifiedRun, EpochRecord, Training
+from mibp_cert.certify.run import CertifiedRun, EpochRecord, Selection, Training
 from mibp_cert.data import Dataset, Split, batch_plan, effective_batch_size, steps_per_epoch
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine, StepReport
@@ -22,10 +22,9 @@ from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool, solver_named
-from mibp_cert.threats import LInf, Threat, ThreatSet
+from mibp_cert.threats import Nothing, Threat, ThreatSet
 
 ENGINES = ("interval", "mibp", "relational")
-SELECTIONS = ("last", "best-validation")
 DIVERGED = 1e6
 """A radius beyond this multiple of the clean model's largest parameter (at least 1) says nothing any more: the run stops."""
 
@@ -94,7 +93,7 @@ def certify_training(
     attack_settings: AttackSettings | None = None,
     unroll: int = 1,
     prediction: str | None = None,
-    select: str = "last",
+    select: str | Selection = "last",
     attacked: bool = True,
     theta0: Array | None = None,
     callbacks: Callbacks | None = None,
@@ -106,16 +105,17 @@ def certify_training(
     `select="best-validation"` picks the number of epochs with the highest certified accuracy on the (trusted) validation part;
     the certificate is then about training for exactly that many steps.
 
-    >>> from mibp_cert.data import two_moons
+    >>> from mibp_cert import LInf, two_moons
     >>> run = certify_training(Network.mlp([2, 4, 2]), two_moons(0), LInf(0.01), Training(epochs=1))
     >>> run.bounds.contains(run.theta)
     True
     """
     training, settings, hear = training or Training(), solver or SolverSettings(), callbacks or Callbacks()
-    threat, train = threat or LInf(0.0), data.train if isinstance(data, Split) else data
+    threat, train = threat or Nothing(), data.train if isinstance(data, Split) else data
     made = make_engine(engine, settings, relational or RelationalSettings(), unroll, hear.on_program)
     method = prediction or made.default_prediction
-    _check_request(network, data, method, made, settings, select)
+    rule = Selection(select) if isinstance(select, str) else select
+    _check_request(network, data, method, made, settings, rule)
     members = threat.bind(train)
     plan = plan_steps(network, training, train, made.unroll)
     start = network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64)
@@ -127,12 +127,12 @@ def certify_training(
             states.append(state)
             history.append(record)
         diverged = None if states and states[-1].steps == sum(size for _, size in plan) else totals_steps(totals, plan)
-        chosen = _choose(states, history, select, diverged)
+        chosen = _choose(states, history, rule, diverged)
         test, nominal, found = None, None, None
         if isinstance(data, Split):
             nominal = nominal_classes(network, chosen.theta, data.test.x)
             hear.on_stage("bounding test predictions")
-            test = _predict(network, chosen, data.test.x, method, settings, made, diverged, select)
+            test = _predict(network, chosen, data.test.x, method, settings, made, diverged, rule)
             totals.add(test.report)
             if attacked:
                 hear.on_stage("attacking")
@@ -155,7 +155,7 @@ def certify_training(
         bounds=chosen.bounds,
         theta=chosen.theta,
         steps=chosen.steps,
-        select=select,
+        select=rule,
         diverged=diverged,
         history=tuple(history),
         programs=totals.programs,
@@ -168,7 +168,7 @@ def certify_training(
 
 
 def _check_request(
-    network: Network, data: Split | Dataset, method: str, made: Engine, settings: SolverSettings, select: str
+    network: Network, data: Split | Dataset, method: str, made: Engine, settings: SolverSettings, select: Selection
 ) -> None:
     """Refuse what cannot be done before any work is done."""
     train = data.train if isinstance(data, Split) else data
@@ -182,9 +182,7 @@ def _check_request(
         raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
     if method == "exact":
         solver_named(settings.solver)
-    if select not in SELECTIONS:
-        raise UserError(f"There is no selection called {select!r}; choose one of {', '.join(SELECTIONS)}.")
-    if select == "best-validation" and not isinstance(data, Split):
+    if select.rule == "best-validation" and not isinstance(data, Split):
         raise UserError("Choosing the epoch on validation data needs data with a validation part.")
 
 
@@ -234,15 +232,22 @@ def totals_steps(totals: Totals, plan: list[tuple[Step, int]]) -> int:
     return sum(size for _, size in plan[: len(totals.reports)])
 
 
-def _choose(states: list[State], history: list[EpochRecord], select: str, diverged: int | None) -> State:
+def _choose(states: list[State], history: list[EpochRecord], select: Selection, diverged: int | None) -> State:
     if not states:
         raise SoundnessError(
             f"The bounds diverged: no prediction can be certified after step {diverged}, within the first epoch; use a smaller "
             "eps or learning rate."
         )
-    if select == "last":
+    if select.rule == "last":
         return states[-1]
-    return states[int(np.argmax([record.validation_certified or 0.0 for record in history]))]
+    scores = [record.validation_certified or 0.0 for record in history]
+    enough = [state.steps >= select.least_steps for state in states]
+    clean = [(record.validation_nominal or 0.0) >= select.least_accuracy for record in history]
+    allowed = [a and b for a, b in zip(enough, clean, strict=True)]
+    for mask in (allowed, enough):  # a run that never reaches the accuracy asked for is judged by its steps alone
+        if any(mask):
+            return states[int(np.argmax([s if ok else -1.0 for s, ok in zip(scores, mask, strict=True)]))]
+    return states[-1]
 
 
 def _predict(
@@ -253,9 +258,9 @@ def _predict(
     settings: SolverSettings,
     made: Engine,
     diverged: int | None,
-    select: str,
+    select: Selection,
 ) -> Predictions:
-    if diverged is not None and select == "last":
+    if diverged is not None and select.rule == "last":
         # The training asked for goes on past the divergence: nothing is known of its models.
         n = len(x)
         centre = nominal_classes(network, chosen.theta, x)

@@ -1,7 +1,7 @@
 """Data sets, splits and batch plans."""
 
 from mibp_cert.data.batches import batch_plan, effective_batch_size, steps_per_epoch
-from mibp_cert.data.builtin import load, two_moons
+from mibp_cert.data.builtin import breast_cancer, iris, iris2, load, npha, two_moons
 from mibp_cert.data.dataset import Dataset, Split
 from mibp_cert.data.table import Column, Recipe
 
@@ -11,8 +11,12 @@ __all__ = [
     "Recipe",
     "Split",
     "batch_plan",
+    "breast_cancer",
     "effective_batch_size",
+    "iris",
+    "iris2",
     "load",
+    "npha",
     "steps_per_epoch",
     "two_moons",
 ]

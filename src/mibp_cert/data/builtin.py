@@ -1,11 +1,32 @@
-"""Data sets that come by name."""
+"""Data sets that come by name.
+
+`two-moons` is drawn; `iris`, `iris2` (its first two classes) and `breast-cancer` ship with scikit-learn and are standardised, so
+that amounts are in standard deviations; `npha` is the National Poll on Healthy Aging (UCI 936), a table of 14 categorical
+answers: a local CSV file, else a download by `ucimlrepo`, kept in a cache.
+"""
 
 from __future__ import annotations
 
-from sklearn.datasets import make_moons
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import load_breast_cancer, load_iris, make_moons
+from sklearn.preprocessing import StandardScaler
 
 from mibp_cert.data.dataset import Dataset, Split
+from mibp_cert.data.table import Recipe
 from mibp_cert.errors import UserError
+
+DATA_FOLDER = "MIBP_CERT_DATA"
+"""Environment variable that names a folder with data files."""
+NPHA_FILE = "NPHA-doctor-visits.csv"
+NPHA_TARGET = "Number of Doctors Visited"
+NPHA_REFUSED = -1
+NPHA_MENTAL = "Mental Health"
 
 
 def two_moons(seed: int = 0, *, noise: float = 0.1, sizes: tuple[int, int, int] = (100, 200, 200)) -> Split:
@@ -16,13 +37,118 @@ def two_moons(seed: int = 0, *, noise: float = 0.1, sizes: tuple[int, int, int] 
     return Split("two-moons", *parts)
 
 
-_BUILTIN = {"two-moons": two_moons}
+def iris(seed: int = 0) -> Split:
+    """Three kinds of iris: 100 training, 25 validation, 25 test rows, standardised."""
+    x, y = load_iris(return_X_y=True)
+    return _standardised("iris", x, y, seed, (100, 25, 25))
 
 
-def load(name: str, seed: int) -> Split:
-    """The data set called `name`, drawn and split with `seed`."""
-    if name not in _BUILTIN:
-        raise UserError(f"There is no data set called {name!r}; choose one of {', '.join(_BUILTIN)}.")
+def iris2(seed: int = 0) -> Split:
+    """The first two kinds of iris: 50 training, 25 validation, 25 test rows, standardised."""
+    x, y = load_iris(return_X_y=True)
+    return _standardised("iris2", x[y < 2], y[y < 2], seed, (50, 25, 25))
+
+
+def breast_cancer(seed: int = 0) -> Split:
+    """Breast Cancer Wisconsin, 30 features: 369 training, 100 validation, 100 test rows, standardised."""
+    x, y = load_breast_cancer(return_X_y=True)
+    return _standardised("breast-cancer", x, y, seed, (369, 100, 100))
+
+
+def npha(seed: int = 0, path: Path | None = None, *, without_refused: bool = False) -> Split:
+    """The health survey: 10 % validation, 10 % test, the rest training; every answer is a category, −1 means "refused".
+
+    `without_refused`: rows with a refused answer are left out.
+    """
+    table = read_npha(path)
+    if without_refused:
+        table = table[(table != NPHA_REFUSED).all(axis=1)].reset_index(drop=True)
+    features = table.drop(columns=[NPHA_TARGET])
+    recipe = Recipe.fit(features, categorical=[str(name) for name in features.columns])
+    classes = tuple(sorted(set(table[NPHA_TARGET].tolist())))
+    order, share = np.random.default_rng(seed).permutation(len(table)), len(table) // 10
+    spans = {"validation": order[:share], "test": order[share : 2 * share], "train": order[2 * share :]}
+    parts = {name: Dataset.from_frame(table.iloc[rows], NPHA_TARGET, recipe, classes) for name, rows in spans.items()}
+    return Split("npha", parts["train"], parts["validation"], parts["test"])
+
+
+def read_npha(path: Path | None = None) -> pd.DataFrame:
+    """The survey's answers as whole numbers, from a file, the data folder, or the UCI repository."""
+    for place in (path, _from_folder(), _cache()):
+        if place is not None and (place == path or place.exists()):
+            return _read_answers(place)
+    table = _download_npha()
+    _cache().parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(_cache(), index=False)
+    return table
+
+
+def _from_folder() -> Path | None:
+    folder = os.environ.get(DATA_FOLDER)
+    return None if not folder else Path(folder) / NPHA_FILE
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mibp-cert" / NPHA_FILE
+
+
+def _read_answers(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(path, skipinitialspace=True)
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise UserError(f"Cannot read the survey from {path}: {error}.") from None
+    table.columns = [str(name).strip().replace("_", " ") for name in table.columns]
+    if NPHA_TARGET not in table.columns:
+        raise UserError(f"{path} has no column '{NPHA_TARGET}'; is it the National Poll on Healthy Aging (UCI 936)?")
+    try:
+        numbers = {name: pd.to_numeric(table[name].astype(str).str.strip()).astype(np.int64) for name in table.columns}
+        return pd.DataFrame(numbers)
+    except ValueError as error:
+        raise UserError(f"{path} holds answers that are not whole numbers: {error}.") from None
+
+
+def _download_npha() -> pd.DataFrame:
+    try:
+        from ucimlrepo import fetch_ucirepo
+    except ImportError:
+        raise UserError(
+            f"The survey is not here: give its CSV file with --data, put {NPHA_FILE} into the folder named by {DATA_FOLDER}, or "
+            "install the extra 'uci' (pip install 'mibp-cert[uci]') to download it."
+        ) from None
+    try:
+        found: Any = fetch_ucirepo(id=936).data
+    except Exception as error:  # whatever the network did, the user needs the way out
+        raise UserError(f"The survey could not be downloaded ({error}); give its CSV file with --data.") from None
+    table: pd.DataFrame = pd.concat([found.features, found.targets], axis=1)
+    table.columns = [str(name).strip().replace("_", " ") for name in table.columns]
+    return table.astype(np.int64)
+
+
+def _standardised(name: str, x: Any, y: Any, seed: int, sizes: tuple[int, int, int]) -> Split:
+    order = np.random.default_rng(seed).permutation(len(x))[: sum(sizes)]
+    train, validation, test = np.split(order, np.cumsum(sizes)[:-1])
+    scaler = StandardScaler().fit(x[train])
+    classes = tuple(np.unique(y).tolist())
+    return Split(name, *(Dataset.of(scaler.transform(x[rows]), y[rows], classes) for rows in (train, validation, test)))
+
+
+_BUILTIN: dict[str, Callable[[int], Split]] = {
+    "two-moons": two_moons,
+    "iris": iris,
+    "iris2": iris2,
+    "breast-cancer": breast_cancer,
+}
+NAMES = (*_BUILTIN, "npha")
+
+
+def load(name: str, seed: int, path: Path | None = None) -> Split:
+    """The data set called `name`, drawn and split with `seed`; `path`: the survey's file."""
+    if name not in NAMES:
+        raise UserError(f"There is no data set called {name!r}; choose one of {', '.join(NAMES)}.")
     if not 0 <= seed < 2**32:
         raise UserError(f"The seed must be a whole number from 0 to 2³² − 1, got {seed}.")
+    if name == "npha":
+        return npha(seed, path)
+    if path is not None:
+        raise UserError(f"--data belongs to npha; the data set '{name}' needs no file.")
     return _BUILTIN[name](seed)

@@ -44,7 +44,7 @@ def summary(run: CertifiedRun) -> str:
     """The result in a few sentences."""
     per_epoch = steps_per_epoch(len(run.train), run.batch_size)
     about = f"{run.network.layout.size} parameters, trained for exactly {run.steps} step(s) ({run.steps // per_epoch} epoch(s)"
-    about += ", chosen on validation data)" if run.select == "best-validation" else ")"
+    about += ", chosen on validation data)" if run.select.rule == "best-validation" else ")"
     lines = [
         f"{about}: whatever dataset of the threat was used, each trained parameter is within its bounds "
         f"(mean radius {run.bounds.radius.mean():.3g}, largest {run.bounds.radius.max():.3g})."

@@ -11,6 +11,7 @@ from mibp_cert.threats.catalog import (
     LInf,
     Missing,
     Monotone,
+    Nothing,
     Rounded,
     Shift,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "Missing",
     "Monotone",
     "Noise",
+    "Nothing",
     "Part",
     "Plain",
     "ProductSet",

@@ -23,6 +23,21 @@ Names = str | int | Sequence[str | int] | None
 
 
 @dataclass(frozen=True, eq=False)
+class Nothing(Catalogued):
+    """The data are exact.
+
+    >>> Nothing().to_json()
+    {'kind': 'nothing'}
+    """
+
+    def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
+        return []
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "nothing"}
+
+
+@dataclass(frozen=True, eq=False)
 class _Ball(Catalogued):
     """`eps`: one number, one per numeric column, or a mapping from columns to numbers, in the units of the data handed in; with
     `relative`, shares of the cell's own absolute value. `rows`, `columns`: where; default all numeric columns."""
