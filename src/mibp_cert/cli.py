@@ -5,21 +5,32 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import pandas as pd
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord, Training, certify_training
+from mibp_cert.certify import ENGINES, Callbacks, CertifiedRun, EpochRecord, Training, certify_training
 from mibp_cert.data import load
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSettings
 from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.nets import Network
-from mibp_cert.report.tables import epochs_table, percent, side_by_side, summary
+from mibp_cert.report.tables import (
+    accuracy_notes,
+    accuracy_table,
+    cost_table,
+    epochs_table,
+    percent,
+    side_by_side,
+    summary,
+)
+from mibp_cert.reproduce import TABLES, TIMINGS, Options, run_table
 from mibp_cert.solvers import SOLVERS
 from mibp_cert.threats import LInf
 
@@ -146,6 +157,84 @@ def certify(
     if bounds is not None:
         runs[-1].save_bounds(bounds)
         console.print(f"Bounds of {runs[-1].engine} written to {bounds}", soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(help=f"{', '.join([*TABLES, *TIMINGS])}, or all.")],
+    seeds: Annotated[int | None, typer.Option(help="Seeds 0 … n−1; default 5, quick 2.")] = None,
+    engines: Annotated[str, typer.Option(help="Engines, separated by commas.")] = "interval,relational,mibp",
+    seconds_per_step: Annotated[
+        float | None, typer.Option(help="Time budget of one exact step; default 30, quick 3.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, one for the exact step, short budgets.")] = False,
+    data_path: Annotated[Path | None, typer.Option("--data", help="File of the data set npha.")] = None,
+    runs: Annotated[Path, typer.Option(help="Folder where finished runs are kept; delete it to start afresh.")] = Path(
+        "reproduce-runs"
+    ),
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write all records as JSON.")] = None,
+    csv_path: Annotated[Path | None, typer.Option("--csv", help="Write all records as CSV.")] = None,
+) -> None:
+    """Print the paper's tables beside this tool's figures; interrupted runs go on where they stopped."""
+    console = Console()
+    names = [*TABLES, *TIMINGS] if what == "all" else [what]
+    if what == "npha":
+        names.append("npha-beyond-majority")
+    for name in names:
+        if name not in TABLES and name not in TIMINGS:
+            raise UserError(
+                f"There is no table called {name!r}; choose one of {', '.join([*TABLES, *TIMINGS, 'all'])}."
+            )
+    for path in (json_path, csv_path):
+        if path is not None:
+            _check_writable(path)
+    options = Options(
+        seeds=seeds or (2 if quick else 5),
+        engines=tuple(name.strip() for name in engines.split(",")),
+        seconds_per_step=seconds_per_step or (3.0 if quick else 30.0),
+        mibp_seeds=1 if quick else 5,
+        data=data_path,
+        runs=runs,
+    )
+    unknown = sorted(set(options.engines) - set(ENGINES))
+    if unknown:
+        raise UserError(f"There is no engine called {unknown[0]!r}; choose among {', '.join(ENGINES)}.")
+    records: list[dict[str, Any]] = []
+    for name in names:
+        with console.status(name) as status:
+            try:
+                found = _reproduced(name, options, status.update)
+            except KeyboardInterrupt:
+                raise _Interrupted(
+                    f"Interrupted; finished runs are kept in {runs}, the same command goes on."
+                ) from None
+            except UserError as error:
+                if what != "all" or not name.startswith("npha"):
+                    raise
+                console.print(f"{name} left out: {error}", soft_wrap=True)
+                continue
+        records += found
+        if name in TABLES:
+            console.print(accuracy_table(TABLES[name], found))
+            console.print("\n".join(accuracy_notes(TABLES[name], found)), soft_wrap=True, markup=False, highlight=False)
+            if not TABLES[name].mibp:
+                console.print("- the exact step is left out here; --engines mibp runs it alone", highlight=False)
+        else:
+            console.print(cost_table(name, found))
+        console.print()
+    console.print(
+        f"Settings: seeds 0–{options.seeds - 1} (exact step: {min(options.seeds, options.mibp_seeds)}), hinge, exact step within "
+        f"{options.seconds_per_step:g} s per step.",
+        soft_wrap=True,
+    )
+    if json_path is not None:
+        json_path.write_text(json.dumps(records, indent=1) + "\n")
+    if csv_path is not None:
+        pd.DataFrame(records).to_csv(csv_path, index=False)
+
+
+def _reproduced(name: str, options: Options, hear: Callable[[str], None]) -> list[dict[str, Any]]:
+    return TIMINGS[name](options, hear) if name in TIMINGS else run_table(TABLES[name], options, hear)
 
 
 @app.command()

@@ -46,11 +46,13 @@ SELECTIONS = ("last", "best-validation")
 @dataclass(frozen=True)
 class Selection:
     """Which epoch the certificate is about: the last one, or the one with the highest certified accuracy on validation data,
-    among those with at least `least_steps` steps and a clean validation accuracy of at least `least_accuracy`."""
+    among those with at least `least_steps` steps and a clean validation accuracy of at least `least_accuracy`; `per_step`: any
+    step may be chosen, not only the last one of an epoch."""
 
     rule: str = "last"
     least_steps: int = 0
     least_accuracy: float = 0.0
+    per_step: bool = False
 
     def __post_init__(self) -> None:
         if self.rule not in SELECTIONS:
@@ -109,6 +111,8 @@ class CertifiedRun:
     steps: int
     """The certificate is about training for exactly this many steps."""
     select: Selection
+    validation: tuple[float | None, float | None]
+    """Clean and certified accuracy on the validation data, after these steps."""
     diverged: int | None
     """The step at which the bounds diverged, if they did."""
     history: tuple[EpochRecord, ...]

@@ -62,6 +62,9 @@ class State:
     bounds: Box
     theta: Array
     steps: int
+    nominal: float | None = None
+    certified: float | None = None
+    """Accuracies on the validation data, clean and certified."""
 
 
 def make_engine(
@@ -121,13 +124,17 @@ def certify_training(
     start = network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64)
     if start.shape != (network.layout.size,) or not np.isfinite(start).all():
         raise UserError(f"The initial parameters must be {network.layout.size} finite numbers.")
-    totals, history, states = Totals(), [], []
+    totals, history, chosen, reached = Totals(), [], None, 0
     try:
-        for state, record in _train(network, data, members, training, made, plan, start, totals, hear):
-            states.append(state)
-            history.append(record)
-        diverged = None if states and states[-1].steps == sum(size for _, size in plan) else totals_steps(totals, plan)
-        chosen = _choose(states, history, rule, diverged)
+        for state, record in _train(network, data, members, training, made, plan, start, totals, hear, rule):
+            chosen, reached = _better(chosen, state, rule), state.steps
+            history += [] if record is None else [record]
+        diverged = None if reached == sum(size for _, size in plan) else totals_steps(totals, plan)
+        if chosen is None:
+            raise SoundnessError(
+                f"The bounds diverged: no prediction can be certified after step {diverged}, within the first epoch; use a "
+                "smaller eps or learning rate."
+            )
         test, nominal, found = None, None, None
         if isinstance(data, Split):
             nominal = nominal_classes(network, chosen.theta, data.test.x)
@@ -156,6 +163,7 @@ def certify_training(
         theta=chosen.theta,
         steps=chosen.steps,
         select=rule,
+        validation=(chosen.nominal, chosen.certified),
         diverged=diverged,
         history=tuple(history),
         programs=totals.programs,
@@ -196,8 +204,9 @@ def _train(
     theta: Array,
     totals: Totals,
     hear: Callbacks,
-) -> Iterator[tuple[State, EpochRecord]]:
-    """One step after another; yields at the end of every epoch, and stops early when the bounds diverge."""
+    select: Selection,
+) -> Iterator[tuple[State, EpochRecord | None]]:
+    """One step after another; yields at the end of every epoch (or step), and stops early when the bounds diverge."""
     train = data.train if isinstance(data, Split) else data
     size_of = effective_batch_size(len(train), training.batch_size)
     per_epoch, count, box = steps_per_epoch(len(train), size_of), 0, Box.point(theta)
@@ -213,12 +222,16 @@ def _train(
             return
         box.check(network.layout, count)
         hear.on_step(count, training.epochs * per_epoch)
-        if count % per_epoch == 0:
+        whole = count % per_epoch == 0
+        if whole or select.per_step:
             seconds = time.perf_counter() - start
-            record = _epoch(network, data, box, theta, count // per_epoch, seconds, since, made)
-            hear.on_epoch(record)
-            yield State(box, theta, count), record
-            since, start = Totals(), time.perf_counter()
+            nominal, certified = _validate(network, data, box, theta, made)
+            state = State(box, theta, count, nominal, certified)
+            if whole:
+                record = _epoch(state, count // per_epoch, seconds, since)
+                hear.on_epoch(record)
+                since, start = Totals(), time.perf_counter()
+            yield state, record if whole else None
 
 
 def _has_diverged(box: Box, theta: Array) -> bool:
@@ -232,22 +245,17 @@ def totals_steps(totals: Totals, plan: list[tuple[Step, int]]) -> int:
     return sum(size for _, size in plan[: len(totals.reports)])
 
 
-def _choose(states: list[State], history: list[EpochRecord], select: Selection, diverged: int | None) -> State:
-    if not states:
-        raise SoundnessError(
-            f"The bounds diverged: no prediction can be certified after step {diverged}, within the first epoch; use a smaller "
-            "eps or learning rate."
-        )
-    if select.rule == "last":
-        return states[-1]
-    scores = [record.validation_certified or 0.0 for record in history]
-    enough = [state.steps >= select.least_steps for state in states]
-    clean = [(record.validation_nominal or 0.0) >= select.least_accuracy for record in history]
-    allowed = [a and b for a, b in zip(enough, clean, strict=True)]
-    for mask in (allowed, enough):  # a run that never reaches the accuracy asked for is judged by its steps alone
-        if any(mask):
-            return states[int(np.argmax([s if ok else -1.0 for s, ok in zip(scores, mask, strict=True)]))]
-    return states[-1]
+def _better(before: State | None, now: State, select: Selection) -> State:
+    """The state to keep: the last one, or the first with the best validation among those that meet the conditions.
+
+    A run that never reaches the clean accuracy asked for is judged by its steps alone.
+    """
+
+    def rank(state: State) -> tuple[bool, bool, float]:
+        enough = state.steps >= select.least_steps
+        return enough and (state.nominal or 0.0) >= select.least_accuracy, enough, state.certified or 0.0
+
+    return now if before is None or select.rule == "last" or rank(now) > rank(before) else before
 
 
 def _predict(
@@ -290,30 +298,28 @@ def plan_steps(network: Network, training: Training, train: Dataset, unroll: int
     return steps
 
 
-def _epoch(
-    network: Network,
-    data: Split | Dataset,
-    box: Box,
-    theta: Array,
-    epoch: int,
-    seconds: float,
-    since: Totals,
-    made: Engine,
-) -> EpochRecord:
-    nominal = certified = None
-    if isinstance(data, Split):
-        validation = data.validation
-        method = "relational" if made.name == "relational" else "interval"
-        nominal = float(np.mean(nominal_classes(network, theta, validation.x) == validation.y))
-        certified = predict(network, box, validation.x, method).certified_accuracy(validation.y)
+def _validate(
+    network: Network, data: Split | Dataset, box: Box, theta: Array, made: Engine
+) -> tuple[float | None, float | None]:
+    """Clean and certified accuracy on the validation data."""
+    if not isinstance(data, Split):
+        return None, None
+    validation = data.validation
+    method = "relational" if made.name == "relational" else "interval"
+    nominal = float(np.mean(nominal_classes(network, theta, validation.x) == validation.y))
+    return nominal, predict(network, box, validation.x, method).certified_accuracy(validation.y)
+
+
+def _epoch(state: State, epoch: int, seconds: float, since: Totals) -> EpochRecord:
+    box = state.bounds
     gaps = [report.gap.max() for report in since.reports if report.gap.size]
     return EpochRecord(
         epoch=epoch,
         seconds=seconds,
         radius_mean=float(box.radius.mean()),
         radius_max=float(box.radius.max()),
-        validation_nominal=nominal,
-        validation_certified=certified,
+        validation_nominal=state.nominal,
+        validation_certified=state.certified,
         programs=since.programs,
         nodes=since.nodes,
         fallbacks=since.fallbacks,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from mibp_cert.certify import CertifiedRun
 from mibp_cert.data import Split, steps_per_epoch
+from mibp_cert.reproduce import Table as Reproduced
 
 
 def epochs_table(run: CertifiedRun) -> Table:
@@ -105,6 +107,75 @@ def side_by_side(runs: Sequence[CertifiedRun]) -> Table:
             percent(None if run.test is None else run.test.certification_rate()),
         )
     return table
+
+
+def accuracy_table(table: Reproduced, records: Sequence[dict[str, Any]]) -> Table:
+    """A table of the paper, its own figures first, then the engines' mean ± standard deviation over the seeds."""
+    out = Table(title=table.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
+    for header in ("", "certified", "rate", "attacked", "clean", "steps", "lr", "radius", "s", "n"):
+        out.add_column(header, justify="right" if header else "left", no_wrap=True)
+    for cell in table.cells:
+        out.add_row(cell.label + (f" ({cell.note})" if cell.note else ""))
+        for name, value in cell.paper.items():
+            if name != "rate" and value is not None:
+                rate = cell.paper.get("rate") if name == "MIBP-Cert" else None
+                out.add_row(f"  paper: {name}", f"{value:.1f}   ", "" if rate is None else f"{rate:.1f}")
+        for record in records:
+            if record["cell"] != cell.label:
+                continue
+            paper = cell.paper.get("MIBP-Cert")
+            below = " " if paper is None or record["certified"] >= paper else "<"
+            out.add_row(
+                "  " + {"interval": "interval (FullCert)"}.get(record["engine"], record["engine"]),
+                f"{record['certified']:.1f}±{record['certified_std']:<4.1f}{below}",
+                f"{record['rate']:.1f}",
+                f"{record['attacked']:.1f}",
+                f"{record['clean']:.1f}",
+                f"{record['steps']:.1f}",
+                f"{record['learning_rate']:.2g}",
+                f"{record['radius']:.1e}",
+                f"{record['seconds']:.0f}",
+                str(record["seeds"]),
+            )
+    return out
+
+
+def accuracy_notes(table: Reproduced, records: Sequence[dict[str, Any]]) -> list[str]:
+    """What must be known to read the table: choices, cells below the paper, constant predictors."""
+    notes = [f"- {choice}" for choice in table.choices]
+    if any(
+        cell.paper.get("MIBP-Cert") is not None and r["cell"] == cell.label and r["certified"] < cell.paper["MIBP-Cert"]
+        for cell in table.cells
+        for r in records
+    ):
+        notes.append("- '<' marks a figure below the paper's MIBP-Cert row (other splits, initial weights and seeds)")
+    if table.histogram:
+        for r in records:
+            constant = f", constant predictor in {r['constant']} of {r['seeds']} runs" if r["constant"] else ""
+            notes.append(
+                f"- {r['cell']}, {r['engine']}: clean predictions by class {r['histogram']}{constant}; the majority class alone "
+                f"would be right for {r['majority']:.1f} %"
+            )
+    return notes
+
+
+def cost_table(name: str, records: Sequence[dict[str, Any]]) -> Table:
+    """Cost beside the paper's."""
+    unit = "paper's branches" if name == "branches" else "paper's seconds"
+    out = Table(title=f"{name}: exact step on TwoMoons", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for header in ("case", unit, "s per epoch", "nodes", "programs", "largest gap %", "fallbacks"):
+        out.add_column(header, justify="left" if header == "case" else "right", no_wrap=True)
+    for r in records:
+        out.add_row(
+            r["cell"],
+            f"{r['paper']:g}",
+            f"{r['seconds']:.2f}",
+            str(r["nodes"]),
+            str(r["programs"]),
+            f"{r['gap_percent']:.2g}",
+            str(r["fallbacks"]),
+        )
+    return out
 
 
 def percent(value: float | None) -> str:
