@@ -21,7 +21,7 @@ from mibp_cert.engines.relational import RelationalEngine, RelationalSettings
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
-from mibp_cert.solvers import WorkerPool, solver_named
+from mibp_cert.solvers import Capability, WorkerPool, solver_named
 from mibp_cert.threats import Nothing, Threat, ThreatSet
 
 ENGINES = ("interval", "mibp", "relational")
@@ -120,6 +120,11 @@ def certify_training(
     rule = Selection(select) if isinstance(select, str) else select
     _check_request(network, data, method, made, settings, rule)
     members = threat.bind(train)
+    if members.bilinear and engine == "mibp" and not solver_named(settings.solver).supports(Capability.BILINEAR):
+        raise UserError(
+            f"The threat multiplies unknowns, which the solver '{settings.solver}' cannot do; choose scip or gurobi, or another "
+            "engine."
+        )
     plan = plan_steps(network, training, train, made.unroll)
     start = network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64)
     if start.shape != (network.layout.size,) or not np.isfinite(start).all():

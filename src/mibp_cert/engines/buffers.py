@@ -41,19 +41,21 @@ class Buffers:
         self._pool.append(buffer)
         return buffer[:size].reshape(shape)
 
-    def absolute_sum(self, linear: Array) -> Array:
-        """`Σ|linear|` over the last axis, a few rows at a time."""
+    def absolute_sum(self, linear: Array, weights: Array | None = None) -> Array:
+        """`Σ|linear|` over the last axis (weighted), a few rows at a time."""
         columns = linear.shape[-1]
-        rows = max(1, CHUNK // max(columns, 1))
-        if linear.size <= CHUNK or not linear.flags.c_contiguous:
-            total: Array = np.abs(linear).sum(axis=-1)
-            return total
+        if columns == 0:
+            return np.zeros(linear.shape[:-1])
         flat = linear.reshape(-1, columns)
-        out = np.empty(len(flat))
+        rows = max(1, CHUNK // columns)
         if self._scratch.size < rows * columns:
             self._scratch = np.empty(rows * columns)
+        out = np.empty(len(flat))
         for start in range(0, len(flat), rows):
             part = flat[start : start + rows]
-            scratch = self._scratch[: part.size].reshape(part.shape)
-            np.abs(part, out=scratch).sum(axis=-1, out=out[start : start + rows])
+            scratch = np.abs(part, out=self._scratch[: part.size].reshape(part.shape))
+            if weights is None:
+                scratch.sum(axis=-1, out=out[start : start + rows])
+            else:
+                np.matmul(scratch, weights, out=out[start : start + rows])
         return out.reshape(linear.shape[:-1])

@@ -70,7 +70,7 @@ class Symbols:
     def spread(self, linear: Array) -> tuple[Array, Array, list[tuple[tuple[Array, Array], int]]]:
         """Ends of what no budget limits, and of every budgeted row's own part (… × members), with the budget; rounded outward."""
         columns = linear.shape[-1]
-        later = np.abs(linear[..., self.data :]).sum(axis=-1)
+        later = self.buffers.absolute_sum(linear[..., self.data :])
         low, high = -later, later
         # All ends are sums of at most this many products; the magnitude bounds the rounding of the sums.
         error = upward(gamma(columns + len(self.blocks) + 2) * 4.0 * self.magnitude(linear), 3)
@@ -118,8 +118,8 @@ class Symbols:
         columns = linear.shape[-1]
         if self.boxed:
             return upward(self.buffers.absolute_sum(linear), columns)
-        total: Array = np.abs(linear) @ np.append(self.largest, np.ones(max(0, columns - self.data)))[:columns]
-        return upward(total, columns)
+        largest = np.append(self.largest, np.ones(max(0, columns - self.data)))[:columns]
+        return upward(self.buffers.absolute_sum(linear, largest), columns)
 
     def apart(self, own: Columns) -> bool:
         """Are these symbols (negative: none) free of any block but `|ε| ≤ 1`?"""

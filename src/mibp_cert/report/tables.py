@@ -115,7 +115,7 @@ def accuracy_table(table: Reproduced, records: Sequence[dict[str, Any]]) -> Tabl
     for header in ("", "certified", "rate", "attacked", "clean", "steps", "lr", "radius", "s", "n"):
         out.add_column(header, justify="right" if header else "left", no_wrap=True)
     for cell in table.cells:
-        out.add_row(cell.label + (f" ({cell.note})" if cell.note else ""))
+        out.add_row(cell.label + (" *" if cell.note else ""))
         for name, value in cell.paper.items():
             if name != "rate" and value is not None:
                 rate = cell.paper.get("rate") if name == "MIBP-Cert" else None
@@ -143,6 +143,7 @@ def accuracy_table(table: Reproduced, records: Sequence[dict[str, Any]]) -> Tabl
 def accuracy_notes(table: Reproduced, records: Sequence[dict[str, Any]]) -> list[str]:
     """What must be known to read the table: choices, cells below the paper, constant predictors."""
     notes = [f"- {choice}" for choice in table.choices]
+    notes += ["- * not in the paper"] if any(cell.note for cell in table.cells) else []
     if any(
         cell.paper.get("MIBP-Cert") is not None and r["cell"] == cell.label and r["certified"] < cell.paper["MIBP-Cert"]
         for cell in table.cells
@@ -150,12 +151,18 @@ def accuracy_notes(table: Reproduced, records: Sequence[dict[str, Any]]) -> list
     ):
         notes.append("- '<' marks a figure below the paper's MIBP-Cert row (other splits, initial weights and seeds)")
     if table.histogram:
-        for r in records:
-            constant = f", constant predictor in {r['constant']} of {r['seeds']} runs" if r["constant"] else ""
-            notes.append(
-                f"- {r['cell']}, {r['engine']}: clean predictions by class {r['histogram']}{constant}; the majority class alone "
-                f"would be right for {r['majority']:.1f} %"
-            )
+        for cell in table.cells:
+            shown = {
+                (tuple(r["histogram"]), r["constant"], r["seeds"], round(r["majority"], 1))
+                for r in records
+                if r["cell"] == cell.label
+            }
+            for counts, constant, seeds, majority in sorted(shown):
+                label = f", a constant predictor in {constant} of {seeds} runs" if constant else ""
+                notes.append(
+                    f"- {cell.label}: clean predictions by class {list(counts)}{label}; the majority class alone is right for "
+                    f"{majority} %"
+                )
     return notes
 
 

@@ -16,6 +16,7 @@ from mibp_cert.threats.catalog import (
     Shift,
 )
 from mibp_cert.threats.compose import Budget, Condition, column, label_is
+from mibp_cert.threats.language import Model, Rules, RulesSet
 from mibp_cert.threats.parts import Part, ProductSet
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "LInf",
     "LabelFlips",
     "Missing",
+    "Model",
     "Monotone",
     "Noise",
     "Nothing",
@@ -38,6 +40,8 @@ __all__ = [
     "Plain",
     "ProductSet",
     "Rounded",
+    "Rules",
+    "RulesSet",
     "Segments",
     "Shift",
     "Threat",

@@ -60,6 +60,8 @@ class ThreatSet(ABC):
     """The set `𝒟`: a threat bound to clean data."""
 
     clean: Dataset
+    bilinear: bool = False
+    """Whether the exact view needs a solver that can multiply variables."""
     outer: tuple[str, ...] = ()
     """Views that are larger than the set itself, in words; empty where all are as tight as they can be."""
 
