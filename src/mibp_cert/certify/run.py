@@ -119,6 +119,8 @@ class CertifiedRun:
     programs: int
     nodes: int
     fallbacks: int
+    outer: tuple[str, ...]
+    """Views of the threat that are larger than the set itself, in words."""
     test: Predictions | None
     nominal: NDArray[np.intp] | None
     """Classes that the clean model gives to the test points."""
@@ -214,6 +216,7 @@ class CertifiedRun:
             "diverged": self.diverged,
             "steps_per_epoch": steps_per_epoch(len(self.train), self.batch_size),
             "soundness": self.soundness,
+            **({"outer": list(self.outer)} if self.outer else {}),
             "data_sha256": self.train.sha256,
             "versions": {
                 "python": platform.python_version(),

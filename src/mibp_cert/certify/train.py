@@ -174,6 +174,7 @@ def certify_training(
         programs=totals.programs,
         nodes=totals.nodes,
         fallbacks=totals.fallbacks,
+        outer=() if made.name == "mibp" else members.outer,
         test=test,
         nominal=nominal,
         attack=found,

@@ -73,6 +73,7 @@ def summary(run: CertifiedRun) -> str:
             f"{run.fallbacks} of {run.programs} bounds fell back to the pre-analysis (limits, dead workers or solver failures): "
             "looser, still sound."
         )
+    lines += [f"Outer view: {words}." for words in run.outer]
     lines.append(f"Soundness: {run.soundness}.")
     return "\n".join(lines)
 

@@ -44,7 +44,8 @@ def run_table(table: Table, options: Options, hear: Callable[[str], None]) -> li
     records = []
     for cell in table.cells:
         for engine in engines_of(table, options):
-            seeds = range(min(options.seeds, options.mibp_seeds) if engine == "mibp" else options.seeds)
+            count = min(options.seeds, options.mibp_seeds) if engine == "mibp" else options.seeds
+            seeds = table.seeds or tuple(range(count))
             units = []
             for seed in seeds:
                 hear(f"{table.name}, {cell.label}, {engine}, seed {seed}")
