@@ -42,6 +42,7 @@ bench: install
 	$(BIN)/python benchmarks/tightness.py
 	$(BIN)/python benchmarks/long_training.py
 	$(BIN)/python benchmarks/relational_speed.py
+	$(BIN)/python benchmarks/row_budget.py
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

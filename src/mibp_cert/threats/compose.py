@@ -65,7 +65,7 @@ class Condition:
 
 
 class column:
-    """A column of the user's table, to be compared with a value in its own units.
+    """A column of the user's table, to be compared with a value in its own units; no comparison holds where a value is missing.
 
     >>> (column("age") >= 65).words
     "'age' >= 65"
@@ -79,13 +79,17 @@ class column:
     def _compare(self, sign: str, value: Any, test: Callable[[Any, Any], Any]) -> Condition:
         def holds(data: Dataset) -> Rows:
             c = data.columns[data.column(self.name)]
+            known = True if data.missing is None else ~data.missing[:, data.column(self.name)]
             if c.categories is not None:
                 if sign not in ("==", "!="):
                     raise UserError(f"The column '{c.name}' is categorical; compare it with == or != only.")
-                return np.asarray(test(data.x[:, c.start + c.number(value)], 1.0))
+                return np.asarray(test(data.x[:, c.start + c.number(value)], 1.0)) & known
             if not isinstance(value, int | float | np.number):
                 raise UserError(f"The column '{c.name}' is numeric; compare it with a number, not {value!r}.")
-            return np.asarray(test(data.x[:, c.start], c.to_feature(value)))
+            # Scaled values are rounded; a value handed in equals itself all the same.
+            feature, other = data.x[:, c.start], float(c.to_feature(value))
+            feature = np.where(np.abs(feature - other) <= 1e-12 * (1.0 + abs(other)), other, feature)
+            return np.asarray(test(feature, other)) & known
 
         return Condition(f"{self.name!r} {sign} {value!r}", holds)
 

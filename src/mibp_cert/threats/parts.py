@@ -71,10 +71,15 @@ class ProductSet(ThreatSet):
         low, high = np.array(clean.x).ravel(), np.array(clean.x).ravel()
         self.parts: list[Part] = []
         boxed = np.zeros(clean.x.size, dtype=bool)
+        # What is unknown may be any valid value; no other box has a reported value there that it could be close to.
+        unknown = np.zeros(clean.x.size, dtype=bool)
+        for part in [p for p in parts if p.without_clean]:
+            self._stand_in(part)
+            unknown[part.place] = part.kind == "box"
         for part in parts:
-            if part.without_clean:
-                self._stand_in(part)
             if part.kind == "box" and part.group < 0 and not part.without_clean:
+                known = ~unknown[part.place]
+                part = replace(part, place=part.place[known], low=part.low[known], high=part.high[known])
                 p, x = part.place, clean.x.ravel()[part.place]
                 first = ~boxed[p]
                 low[p] = np.where(first, part.low, np.nextafter(low[p] + (part.low - x), -np.inf))
