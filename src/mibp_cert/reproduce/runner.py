@@ -35,6 +35,10 @@ class Options:
     engines: tuple[str, ...] = ("interval", "relational", "mibp")
     seconds_per_step: float = 30.0
     mibp_seeds: int = 5
+    mibp_epochs: int | None = None
+    """Epochs at most for the exact step; None: as for the others."""
+    first_rate: bool = False
+    """Only the first learning rate of each table."""
     data: Path | None = None
     runs: Path | None = None
 
@@ -70,6 +74,8 @@ def _cached(table: Table, cell: Cell, engine: str, seed: int, options: Options) 
         "engine": engine,
         "seed": seed,
         "seconds_per_step": options.seconds_per_step if engine == "mibp" else None,
+        "epochs": _epochs(table, engine, options),
+        "first_rate": options.first_rate,
     }
     key = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:24]
     place = None if options.runs is None else options.runs / f"{table.name}-{engine}-{seed}-{key}.json"
@@ -92,8 +98,8 @@ def run_unit(table: Table, cell: Cell, engine: str, seed: int, options: Options)
     """Certify one cell with one engine and one seed."""
     data = _load(cell.dataset or table.dataset, seed, options)
     network = Network.mlp([data.train.features, *table.hidden, len(data.train.classes)])
-    rates = table.learning_rates
-    trainings = [Training(table.epochs, table.batch_size, r, "hinge", seed, "torch", table.batch_mode) for r in rates]
+    rates, epochs = _rates(table, cell, engine, seed, options), _epochs(table, engine, options)
+    trainings = [Training(epochs, table.batch_size, r, "hinge", seed, "torch", table.batch_mode) for r in rates]
     rule = _selection(table, cell, network, data, trainings) if table.select else Selection()
     start = time.perf_counter()
 
@@ -132,6 +138,18 @@ def run_unit(table: Table, cell: Cell, engine: str, seed: int, options: Options)
         "majority": 100.0 * float(np.mean(data.test.y == majority)),
         "constant": bool(counts.max() >= CONSTANT * counts.sum()),
     }
+
+
+def _epochs(table: Table, engine: str, options: Options) -> int:
+    return table.epochs if engine != "mibp" or options.mibp_epochs is None else min(table.epochs, options.mibp_epochs)
+
+
+def _rates(table: Table, cell: Cell, engine: str, seed: int, options: Options) -> tuple[float, ...]:
+    """Learning rates to try; the exact step takes the one that the relational engine found best on validation data."""
+    rates = table.learning_rates[:1] if options.first_rate else table.learning_rates
+    if engine == "mibp" and len(rates) > 1:
+        return (_cached(table, cell, "relational", seed, options)["learning_rate"],)
+    return rates
 
 
 def _load(name: str, seed: int, options: Options) -> Split:
