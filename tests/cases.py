@@ -75,3 +75,32 @@ THREATS: dict[str, Any] = {
     "missing and noise": Missing() & LInf({"income": 0.3}) & LabelFlips(1),
     "two boxes": LInf({"income": 0.3}) & Monotone("income", down=0.5),
 }
+
+
+def random_threat(rng: np.random.Generator, rows: int) -> Any:
+    """A random composition: noise of any kind, categories, labels, budgets and conditions."""
+    size = float(rng.choice([1e-9, 0.1, 1.0]))
+    amounts = {"age": 4.0 * size, "income": size}
+    numeric = [LInf(amounts), L1(amounts), L2(amounts), Monotone("age", up=3.0 * size), LInf(0.1 * size, relative=True)]
+    choices = [
+        AnyCategory("mood"),
+        Shift("mood", by=1),
+        Confusable("mood", {"good": ["bad"]}),
+        Missing("mood", marker="fair"),
+    ]
+    parts: list[Any] = []
+    for pool, chance in ((numeric, 0.9), (choices, 0.4), ([LabelFlips()], 0.3)):
+        if rng.random() > chance:
+            continue
+        part: Any = pool[int(rng.integers(len(pool)))]
+        if rng.random() < 0.5 and not isinstance(part, Missing):
+            part = Budget(part, rows=int(rng.integers(1, rows)))
+        if rng.random() < 0.3:
+            part = part.where(label_is(int(rng.integers(2))))
+        parts.append(part)
+    if rng.random() < 0.3:
+        parts.append(LInf({"income": 0.1 * size}))
+    total = parts[0] if parts else LInf(0.0)
+    for part in parts[1:]:
+        total = total & part
+    return total

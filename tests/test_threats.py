@@ -151,7 +151,7 @@ def test_constraints_admit_every_member_and_nothing_outside_the_hull(threat: Thr
     if program.variables == 0:
         np.testing.assert_array_equal(centre, low)
         return
-    for member, labels in members(threat, 16, seed=4):
+    for member, labels in members(threat, 200, seed=4):
         target = np.concatenate([member[rows].ravel(), labels[rows].ravel()]) - centre
         fixed = LinearConstraint(linear, target - 1e-9, target + 1e-9)
         found = milp(

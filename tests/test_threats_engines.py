@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import THREATS, survey
+from cases import THREATS, random_threat, survey
 from conftest import small_step
 from mibp_cert.data import Dataset
 from mibp_cert.engines import budget, concrete, forms
@@ -17,8 +17,10 @@ from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
 from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings
+from mibp_cert.errors import UserError
 from mibp_cert.solvers import WorkerPool
 from mibp_cert.threats import AnyCategory, Budget, LabelFlips, LInf, Missing, ThreatSet
+from oracles import rational, train_rational
 
 JOINT = RelationalEngine(RelationalSettings(cases=0))
 """Budgets in one set, never split by the rows they are spent on."""
@@ -65,6 +67,25 @@ def test_trained_members_stay_inside_interval_and_relational_bounds(name: str) -
 
 
 @pytest.mark.parametrize("name", THREATS)
+def test_exact_rational_training_stays_inside(name: str) -> None:
+    """No float between the member and the verdict: training in fractions, compared with the bounds as fractions."""
+    threat = THREATS[name].bind(survey(rows=4))
+    network, graphs = plan(threat.clean, [2, 2], 2, 0.3, 1)
+    theta = network.initialise(1)
+    boxes = []
+    for engine in (IntervalEngine(), RelationalEngine(), JOINT):
+        box: Box = Box.point(theta)
+        boxes.append([box := engine.advance(box, step, threat)[0] for step in graphs])
+    rng = np.random.default_rng(2)
+    for x, y in [*threat.sample(rng, 2), threat.worst(rng.normal(size=threat.noise().symbols))]:
+        path = train_rational(graphs, rational(theta), rational(x), rational(y))
+        for bounds in boxes:
+            for exact, at in zip(path, bounds, strict=True):
+                assert all(rational(at.lower) <= exact)
+                assert all(exact <= rational(at.upper))
+
+
+@pytest.mark.parametrize("name", THREATS)
 def test_relational_bounds_lie_within_interval_ones(name: str) -> None:
     for seed in range(3):
         threat = THREATS[name].bind(survey(seed=seed))
@@ -76,6 +97,32 @@ def test_relational_bounds_lie_within_interval_ones(name: str) -> None:
             plain, _ = IntervalEngine().advance(plain, step, threat)
             assert tight.within(plain)
             assert split.within(plain)
+
+
+def check_random(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(3, 8))
+    try:
+        threat = random_threat(rng, rows).bind(survey(rows, seed, missing=False))
+    except UserError:
+        return  # contradicting parts, or a marker that does not occur
+    sizes = [*rng.integers(1, 5, rng.integers(0, 3)).tolist(), int(rng.integers(1, 3))]
+    rate = float(rng.choice([0.05, 0.3, 1.0]))
+    for engine in (IntervalEngine(), RelationalEngine(), JOINT):
+        check_contained(threat, engine, sizes, 4, seed, rate)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_compositions_stay_inside(block: int) -> None:
+    for seed in range(5 * block, 5 * block + 5):
+        check_random(seed)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("block", range(40))
+def test_threats_hunt(block: int) -> None:
+    for seed in range(1000 + 25 * block, 1000 + 25 * block + 25):
+        check_random(seed)
 
 
 @pytest.mark.parametrize("name", THREATS)

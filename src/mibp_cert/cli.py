@@ -169,9 +169,7 @@ def reproduce(
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option(
-            "--quick", help="Two seeds, one learning rate; the exact step: one seed, six epochs, 2 s per step."
-        ),
+        typer.Option("--quick", help="Two seeds, one rate; exact step: one seed, six epochs."),
     ] = False,
     data_path: Annotated[Path | None, typer.Option("--data", help="File of the data set npha.")] = None,
     runs: Annotated[Path, typer.Option(help="Folder where finished runs are kept; delete it to start afresh.")] = Path(
