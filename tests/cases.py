@@ -77,6 +77,11 @@ THREATS: dict[str, Any] = {
 }
 
 
+def bound(name: str, rows: int = 6, seed: int = 0) -> Any:
+    """The threat called `name` on the survey; values are missing only where the threat says what they may be."""
+    return THREATS[name].bind(survey(rows, seed, missing=name in ("missing", "missing and noise")))
+
+
 def random_threat(rng: np.random.Generator, rows: int) -> Any:
     """A random composition: noise of any kind, categories, labels, budgets and conditions."""
     size = float(rng.choice([1e-9, 0.1, 1.0]))

@@ -167,6 +167,7 @@ def test_a_recipe_is_applied_to_other_tables_as_it_is() -> None:
         (lambda: Recipe.fit(frame()[:1]).apply(frame()), "'yes' is not a category of the column 'smoker'"),
         (lambda: Dataset.from_frame(frame(), "sick"), "no column 'sick'"),
         (lambda: Dataset.from_frame(frame(), "age"), "has missing values"),
+        (lambda: Recipe.fit(frame(), ranges={"age": 10}), "must be a pair"),  # type: ignore[dict-item]
     ],
 )
 def test_tables_that_make_no_sense_are_refused(make: Any, words: str) -> None:

@@ -237,6 +237,10 @@ def test_the_polytope_bound_is_safe_and_close() -> None:
         (lambda m: m.require(True), "needs a rule"),
         (lambda m: m.require(m.real(0, float("inf")) >= 0), "finite ends"),
         (lambda m: m.require(m.x(0, "age") * m.x(0, "age") * m.x(0, "age") >= 0), "two linear expressions"),
+        (lambda m: m.require((m.x(0, "age") >= 0) & True), "is not a rule"),
+        (lambda m: m.require(m.x(0, "age") <= float("nan")), "finite numbers"),
+        (lambda m: m.require(m.x(0.5, "age") >= 0), "no row 0.5"),
+        (lambda m: m.require(m.x(0, "age") <= m.clean(0, "mood")), "is for numbers"),
         (lambda m: None, "require nothing"),
     ],
 )

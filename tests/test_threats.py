@@ -6,15 +6,19 @@ import json
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from cases import THREATS, survey
+from cases import THREATS, bound, survey
 from conftest import small_data
+from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.solvers import ProgramBuilder
 from mibp_cert.solvers.program import with_columns
 from mibp_cert.threats import (
+    L1,
+    L2,
     AnyCategory,
     Budget,
     Confusable,
@@ -22,6 +26,7 @@ from mibp_cert.threats import (
     LInf,
     Missing,
     Monotone,
+    Rounded,
     Shift,
     ThreatSet,
     column,
@@ -44,8 +49,8 @@ PLAIN = {
 def threat(request: pytest.FixtureRequest) -> ThreatSet:
     if request.param in PLAIN:
         return PLAIN[request.param].bind(DATA)
-    bound: ThreatSet = THREATS[request.param].bind(survey())
-    return bound
+    members: ThreatSet = bound(request.param)
+    return members
 
 
 def members(threat: ThreatSet, n: int, seed: int = 1) -> list[Any]:
@@ -202,7 +207,7 @@ def test_threats_that_do_not_fit_the_data_are_refused(make: Any, words: str) -> 
         (lambda: Budget(LInf(1.0), rows=-1), "budget of -1 rows makes no sense"),
         (lambda: LabelFlips(-1), "budget of -1 rows"),
         (lambda: Budget(LInf(1.0)), "either rows=… or cells=…"),
-        (lambda: Budget(Missing(), rows=1), "Missing values cannot be put under a budget"),
+        (lambda: Budget(Missing("mood", marker="fair"), rows=1), "Missing values cannot be put under a budget"),
         (lambda: Budget(AnyCategory("mood"), cells=1), "budget of cells applies to"),
         (
             lambda: AnyCategory("mood") & Shift("mood", by=1),
@@ -213,11 +218,72 @@ def test_threats_that_do_not_fit_the_data_are_refused(make: Any, words: str) -> 
         (lambda: LInf(1.0).where(column("mood") >= "good"), "compare it with == or != only"),
         (lambda: LInf(1.0).where(label_is("x")), "not among the classes"),
         (lambda: Monotone("age"), "allows nothing"),
+        (lambda: LInf({"age": 1.0}, columns=["income"]), "names age, which the columns asked for do not include"),
+        (lambda: Missing("age", marker="?"), "its marker must be a number"),
+        (lambda: Missing("age", marker=[-1, -9]), "takes one marker"),
+        (lambda: LInf(1.0, clip=("a", 3)), "An end of clip"),
+        (lambda: Budget(LInf(1.0), rows=float("nan")), "makes no sense"),  # type: ignore[arg-type]
+        (lambda: Budget(Budget(LInf(1.0), rows=2), cells=1), "Put the budget of cells inside"),
+        (lambda: LInf(1.0).where(20 <= column("age") <= 50), "no truth value of its own"),
     ],
 )
 def test_threats_that_do_not_fit_the_table_are_refused(make: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        make().bind(survey())
+        make().bind(survey(missing=False))
+
+
+def test_missing_values_that_the_threat_forgets_are_refused() -> None:
+    for forgets in (LInf(1.0), Missing("age"), Missing().where(label_is(0)), LInf(0.0)):
+        with pytest.raises(UserError, match="not covered by the threat"):
+            forgets.bind(survey())
+
+
+def test_unknown_values_leave_nothing_to_other_parts() -> None:
+    """A missing cell may be any valid value; errors around its stand-in mean nothing, in whatever order they are written."""
+    plain = Missing().bind(survey()).hull()
+    for threat in (Missing() & LInf({"age": 5.0}), LInf({"age": 5.0}) & Missing(), AnyCategory("mood") & Missing()):
+        hull = threat.bind(survey()).hull()
+        assert hull.x_low[1, 0] == plain.x_low[1, 0]
+        assert hull.x_high[1, 0] == plain.x_high[1, 0]
+        assert (hull.x_high[2, 1:4] == 1.0).all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e6])
+@pytest.mark.parametrize("eps", [1e-6, 1e-4, 0.01, 1.0])
+def test_samples_are_members_on_any_scale(scale: float, eps: float) -> None:
+    data = small_data(np.random.default_rng(0), rows=20, features=3)
+    data = Dataset.of(data.x * scale, data.y)
+    for threat in (
+        L2(eps),
+        L1(eps),
+        LInf(eps) & Budget(LInf(5 * eps), rows=3),
+        LInf(eps) & Budget(LInf(5 * eps), cells=1),
+    ):
+        members_of = threat.bind(data)
+        for x, y in members(members_of, 40):
+            assert members_of.contains(x, y)
+
+
+def test_amounts_follow_the_columns_they_are_given_for() -> None:
+    table = pd.DataFrame({"age": [30.0, 40, 50], "income": [1.0, 2, 3], "y": [0, 1, 0]})
+    data = Dataset.from_frame(table, "y", scaling="none")
+    for threat in (
+        LInf([0.1, 5.0], columns=["income", "age"]),
+        LInf(pd.Series({"income": 0.1, "age": 5.0})),
+        Rounded(["income", "age"], to=[0.2, 10.0]),
+    ):
+        hull = threat.bind(data).hull()
+        np.testing.assert_allclose((hull.x_high - hull.x_low)[0], [10.0, 0.2], rtol=1e-9)
+
+
+def test_ordered_categories_keep_their_order_and_unseen_ones() -> None:
+    levels = ["low", "medium", "high", "extreme"]
+    table = pd.DataFrame(
+        {"h": pd.Categorical(["low", "medium", "high"], categories=levels, ordered=True), "y": [0, 1, 0]}
+    )
+    data = Dataset.from_frame(table, "y")
+    assert data.columns[0].categories == tuple(levels)
+    assert Shift("h", by=1).bind(data).hull().x_high.tolist() == [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
 
 
 def test_a_budget_above_the_number_of_rows_limits_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -238,9 +304,8 @@ def test_a_budget_of_zero_allows_nothing() -> None:
 
 
 def test_one_hot_groups_stay_one_hot() -> None:
-    data = survey()
     for name in ("any category", "missing", "row of everything", "shift"):
-        for x, y in THREATS[name].bind(data).sample(np.random.default_rng(0), 30):
+        for x, y in bound(name).sample(np.random.default_rng(0), 30):
             assert (x[:, 1:4].sum(axis=1) == 1.0).all()
             assert (y.sum(axis=1) == 1.0).all()
 

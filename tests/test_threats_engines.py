@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import THREATS, random_threat, survey
+from cases import THREATS, bound, random_threat, survey
 from conftest import small_step
 from mibp_cert.data import Dataset
 from mibp_cert.engines import budget, concrete, forms
@@ -60,7 +60,7 @@ def check_contained(threat: ThreatSet, engine: Engine, sizes: list[int], steps: 
 @pytest.mark.parametrize("name", THREATS)
 def test_trained_members_stay_inside_interval_and_relational_bounds(name: str) -> None:
     for seed, (sizes, rate) in enumerate([([3, 2], 0.3), ([1], 1.0), ([4, 3, 2], 0.1), ([2], 0.05)]):
-        threat = THREATS[name].bind(survey(seed=seed))
+        threat = bound(name, seed=seed)
         check_contained(threat, IntervalEngine(), sizes, 4, seed, rate)
         check_contained(threat, RelationalEngine(), sizes, 4, seed, rate)
         check_contained(threat, JOINT, sizes, 4, seed, rate)
@@ -69,7 +69,7 @@ def test_trained_members_stay_inside_interval_and_relational_bounds(name: str) -
 @pytest.mark.parametrize("name", THREATS)
 def test_exact_rational_training_stays_inside(name: str) -> None:
     """No float between the member and the verdict: training in fractions, compared with the bounds as fractions."""
-    threat = THREATS[name].bind(survey(rows=4))
+    threat = bound(name, rows=4)
     network, graphs = plan(threat.clean, [2, 2], 2, 0.3, 1)
     theta = network.initialise(1)
     boxes = []
@@ -88,7 +88,7 @@ def test_exact_rational_training_stays_inside(name: str) -> None:
 @pytest.mark.parametrize("name", THREATS)
 def test_relational_bounds_lie_within_interval_ones(name: str) -> None:
     for seed in range(3):
-        threat = THREATS[name].bind(survey(seed=seed))
+        threat = bound(name, seed=seed)
         network, graphs = plan(threat.clean, [3, 2], 5, 0.3, seed)
         split = tight = plain = Box.point(network.initialise(seed))
         for step in graphs:
@@ -119,7 +119,7 @@ def test_random_compositions_stay_inside(block: int) -> None:
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("block", range(40))
+@pytest.mark.parametrize("block", range(12))
 def test_threats_hunt(block: int) -> None:
     for seed in range(1000 + 25 * block, 1000 + 25 * block + 25):
         check_random(seed)
@@ -127,7 +127,7 @@ def test_threats_hunt(block: int) -> None:
 
 @pytest.mark.parametrize("name", THREATS)
 def test_trained_members_stay_inside_mibp_bounds(name: str, pool: WorkerPool) -> None:
-    threat = THREATS[name].bind(survey(rows=4))
+    threat = bound(name, rows=4)
     check_contained(threat, MibpEngine(SolverSettings(), pool=pool), [2, 2], 2, 0, 0.3)
 
 
@@ -168,13 +168,14 @@ def every_choice(threat: ThreatSet, groups: list[tuple[str, int, list[int]]], mo
     ],
 )
 def test_the_exact_step_equals_brute_force_over_discrete_choices(make: Any, most: int | None, pool: WorkerPool) -> None:
-    data = survey(rows=4)
     described = make()
+    data = survey(rows=4, missing=isinstance(described, Missing))
+    described = described & Missing("age") if isinstance(described, Missing) else described
     threat = described.bind(data)
     words = str(described.to_json())
     groups: list[tuple[str, int, list[int]]] = []
     for row in range(4):
-        if "mood" in words and (not isinstance(described, Missing) or row == 2):
+        if "mood" in words and ("missing" not in words or row == 2):
             groups.append(("x", row, [1, 2, 3]))
         if "label" in words:
             groups.append(("y", row, [0, 1]))

@@ -90,7 +90,8 @@ class Dataset:
         >>> Dataset.from_frame(table, "ill", scaling="none").x.tolist()
         [[30.0, 1.0, 0.0], [50.0, 0.0, 1.0]]
         """
-        find_name(target, [str(name) for name in frame.columns])
+        frame = frame.rename(columns=str)
+        target = str(frame.columns[find_name(target, [str(name) for name in frame.columns])])
         labels, features = frame[target], frame.drop(columns=[target])
         if labels.isna().any():
             raise UserError(f"The target column '{target}' has missing values; drop those rows.")

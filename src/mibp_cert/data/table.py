@@ -39,6 +39,10 @@ class Column:
     """What stands in for a missing value: the mean, or the most frequent category."""
 
     @property
+    def scaled(self) -> bool:
+        return self.shift != 0.0 or self.scale != 1.0
+
+    @property
     def categorical(self) -> bool:
         return self.categories is not None
 
@@ -92,18 +96,19 @@ class Recipe:
         if scaling not in SCALINGS:
             raise UserError(f"There is no scaling called {scaling!r}; choose one of {', '.join(SCALINGS)}.")
         _check_frame(frame)
+        names = [str(name) for name in frame.columns]
         if categorical is None:
-            categorical = [str(n) for n in frame.columns if not _is_number(frame[n])]
-        given = categorical if isinstance(categorical, Mapping) else {}
-        for name in [*categorical, *(ranges or {})]:
-            find_name(name, [str(c) for c in frame.columns])
+            categorical = [n for j, n in enumerate(names) if not _is_number(frame.iloc[:, j])]
+        given = {find_name(k, names): v for k, v in categorical.items()} if isinstance(categorical, Mapping) else {}
+        chosen = {find_name(k, names) for k in categorical}
+        limits = {find_name(k, names): v for k, v in (ranges or {}).items()}
         columns, start = [], 0
-        for name in frame.columns:
-            values = frame[name]
-            if name in categorical:
-                column = _categorical(str(name), values, given.get(name), start)
+        for j, name in enumerate(names):
+            values = frame.iloc[:, j]
+            if j in chosen:
+                column = _categorical(name, values, given.get(j), start)
             else:
-                column = _numeric(str(name), values, (ranges or {}).get(name), scaling, start)
+                column = _numeric(name, values, limits.get(j), scaling, start)
             columns.append(column)
             start = column.stop
         return cls(tuple(columns))
@@ -145,7 +150,10 @@ def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | Non
         raise UserError(f"The column '{name}' holds no value at all; drop it.")
     if not np.isfinite(known).all():
         raise UserError(f"The column '{name}' holds infinite values; correct or drop those rows.")
-    low, high = (float(known.min()), float(known.max())) if given is None else (float(given[0]), float(given[1]))
+    try:
+        low, high = (float(known.min()), float(known.max())) if given is None else (float(given[0]), float(given[1]))
+    except (TypeError, ValueError, IndexError):
+        raise UserError(f"The range of the column '{name}' must be a pair (low, high), got {given!r}.") from None
     if not low <= float(known.min()) <= float(known.max()) <= high:
         raise UserError(f"The column '{name}' has values outside its range [{low:g}, {high:g}]; correct one of them.")
     shift, scale = 0.0, 1.0
@@ -159,7 +167,9 @@ def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | Non
 
 def _categorical(name: str, values: pd.Series[Any], given: Sequence[Any] | None, start: int) -> Column:
     known = values.dropna().tolist()
-    if given is None:
+    if given is None and isinstance(values.dtype, pd.CategoricalDtype):
+        vocabulary = values.cat.categories.tolist()  # in their own order, unseen ones included
+    elif given is None:
         try:
             vocabulary = sorted(set(known))
         except TypeError:

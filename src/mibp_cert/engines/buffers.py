@@ -16,8 +16,17 @@ SMALL = 1 << 15
 """Arrays of fewer elements are left to NumPy."""
 CHUNK = 1 << 16
 """Elements that stay in cache while a sum of absolute values is taken."""
-_IDLE = 3
-"""References to a free buffer: the pool's list, the loop's variable, the argument of `getrefcount`."""
+
+
+def _references(pool: list[Array]) -> int:
+    """What `getrefcount` says, in a loop over a list, of an array that nobody else refers to."""
+    for buffer in pool:
+        return sys.getrefcount(buffer)
+    return 0
+
+
+_IDLE = _references([np.empty(1)])
+"""References to a free buffer, as this Python counts them."""
 
 
 class Buffers:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from mibp_cert.data import Column, Dataset
@@ -60,7 +61,7 @@ class _Ball(Catalogued):
             radius = eps * units / [clean.columns[j].scale for j in picked]
         else:
             radius = np.broadcast_to(eps / np.array([clean.columns[j].scale for j in picked]), x.shape)
-        low, high = _outward(x, radius)
+        low, high = _outward(x, _with_scaling(clean, picked, x, radius))
         if self.clip is not None:
             if self._kind != "box":
                 raise UserError("clip is understood by LInf only.")
@@ -143,8 +144,8 @@ class Monotone(Catalogued):
             raise UserError("Monotone allows nothing: give up=… or down=… above 0.")
         features = np.array([clean.columns[j].start for j in picked], dtype=np.intp)
         scale, x = np.array([clean.columns[j].scale for j in picked]), clean.x[:, features]
-        low, _ = _outward(x, np.broadcast_to(down / scale, x.shape))
-        _, high = _outward(x, np.broadcast_to(up / scale, x.shape))
+        low, _ = _outward(x, _with_scaling(clean, picked, x, np.broadcast_to(down / scale, x.shape)))
+        _, high = _outward(x, _with_scaling(clean, picked, x, np.broadcast_to(up / scale, x.shape)))
         return _moves(clean, "box", rows, features, low, high)
 
     def to_json(self) -> dict[str, Any]:
@@ -174,7 +175,7 @@ class AnyCategory(Catalogued):
 
     def to_json(self) -> dict[str, Any]:
         plain = {"kind": "any-category", "columns": _plain(self.columns)}
-        return plain | ({} if self.among is None else {"among": list(self.among)})
+        return plain | ({} if self.among is None else {"among": _plain(self.among)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +195,7 @@ class Confusable(Catalogued):
         return _choices(clean, column, options, rows)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "confusable", "column": self.column, "pairs": {str(k): list(v) for k, v in self.pairs.items()}}
+        return {"kind": "confusable", "column": self.column, "pairs": _plain(self.pairs)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +223,7 @@ class Shift(Catalogued):
 
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = {"kind": "shift", "column": self.column, "by": int(self.by)}
-        return plain | ({} if self.among is None else {"among": list(self.among)})
+        return plain | ({} if self.among is None else {"among": _plain(self.among)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,12 +261,20 @@ class Missing(Catalogued):
         column = clean.columns[j]
         if self.marker is None:
             return np.zeros(len(clean), dtype=bool) if clean.missing is None else clean.missing[:, j]
+        if isinstance(self.marker, list | tuple | set | np.ndarray):
+            raise UserError(
+                "Missing takes one marker; combine several with &: Missing(c, marker=-1) & Missing(d, marker=-9)."
+            )
         if column.categories is not None:
             if self.marker not in column.categories:
                 if self.columns is None:
                     return np.zeros(len(clean), dtype=bool)
                 column.number(self.marker)
             return np.asarray(clean.x[:, column.start + column.number(self.marker)] == 1.0)
+        if not isinstance(self.marker, int | float | np.number):
+            if self.columns is None:
+                return np.zeros(len(clean), dtype=bool)
+            raise UserError(f"The column '{column.name}' is numeric; its marker must be a number, not {self.marker!r}.")
         return np.asarray(clean.x[:, column.start] == column.to_feature(self.marker))
 
     def _unknown(self, clean: Dataset, column: Column, lost: Rows) -> list[Part]:
@@ -327,10 +336,10 @@ class LabelFlips(Catalogued):
         return _choice_parts("y", clean.y, options, rows, classes, 0, classes)
 
     def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {"kind": "label-flips", "at_most": self.at_most}
+        plain: dict[str, Any] = {"kind": "label-flips", "at_most": None if self.at_most is None else int(self.at_most)}
         for name in ("source", "target"):
             if getattr(self, name) is not None:
-                plain[name] = list(getattr(self, name))
+                plain[name] = _plain(getattr(self, name))
         return plain
 
 
@@ -350,9 +359,14 @@ def _columns(clean: Dataset, names: Names) -> list[int]:
 
 def _amounts(clean: Dataset, names: Any, value: Any, what: str) -> tuple[list[int], Array]:
     """Numeric columns that are meant, and an amount for each, in the units handed in."""
+    if isinstance(value, pd.Series):
+        value = value.to_dict()
     if isinstance(value, Mapping):
         by_column = {clean.column(name): amount for name, amount in value.items()}
         picked = list(by_column) if names is None else _columns(clean, names)
+        lost = [clean.columns[j].name for j in by_column if j not in picked]
+        if lost:
+            raise UserError(f"{what} names {', '.join(lost)}, which the columns asked for do not include.")
         amounts: Any = [by_column.get(j, 0.0) for j in picked]
     else:
         numeric = [j for j, c in enumerate(clean.columns) if not c.categorical]
@@ -360,8 +374,6 @@ def _amounts(clean: Dataset, names: Any, value: Any, what: str) -> tuple[list[in
         if not picked:
             raise UserError("The data have no numeric column; use a threat for categories, such as AnyCategory.")
         amounts = value
-        if np.ndim(value) == 1 and len(value) == len(numeric) and names is not None:
-            amounts = [value[numeric.index(j)] if j in numeric else 0.0 for j in picked]
     for j in picked:
         if clean.columns[j].categorical:
             raise UserError(
@@ -377,6 +389,16 @@ def _amounts(clean: Dataset, names: Any, value: Any, what: str) -> tuple[list[in
     if not np.all(np.isfinite(array) & (array >= 0)):
         raise UserError(f"{what} must be finite and ≥ 0, got {_plain(value)}.")
     return picked, np.array(np.broadcast_to(array, (len(picked),)))
+
+
+def _with_scaling(clean: Dataset, picked: list[int], x: Array, radius: Array) -> Array:
+    """The radius, where it is not 0, with what scaling a table's value can have rounded."""
+    columns = [clean.columns[j] for j in picked]
+    slip = np.array([abs(c.shift) / c.scale if c.scaled else 0.0 for c in columns])
+    scaled = np.array([c.scaled for c in columns])
+    return np.where(
+        radius > 0, radius + np.where(scaled, 8.0 * np.finfo(float).eps * (np.abs(x) + radius + slip), 0.0), 0.0
+    )
 
 
 def _outward(x: Array, radius: Array) -> tuple[Array, Array]:
@@ -437,7 +459,12 @@ def _clip_ends(clip: Any, clean: Dataset, picked: list[int]) -> tuple[Array, Arr
         raise UserError(f"clip must be a pair (low, high), got {clip!r}; None leaves an end open.")
     ends = []
     for end, free in zip(clip, (-np.inf, np.inf), strict=True):
-        value = np.broadcast_to(np.asarray(free if end is None else end, dtype=np.float64), (len(picked),))
+        try:
+            value = np.broadcast_to(np.asarray(free if end is None else end, dtype=np.float64), (len(picked),))
+        except (TypeError, ValueError):
+            raise UserError(
+                f"An end of clip must be a number or one per column ({len(picked)}), got {end!r}."
+            ) from None
         scaled = [clean.columns[j].to_feature(v) for j, v in zip(picked, value, strict=True)]
         ends.append(np.array(scaled))
     if np.any(np.isnan(ends[0]) | np.isnan(ends[1]) | (ends[0] > ends[1])):

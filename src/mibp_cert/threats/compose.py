@@ -54,11 +54,23 @@ class Condition:
     words: str
     holds: Callable[[Dataset], Rows]
 
-    def __and__(self, other: Condition) -> Condition:
-        return Condition(f"({self.words} and {other.words})", lambda data: self.holds(data) & other.holds(data))
+    @classmethod
+    def of(cls, value: Condition | ArrayLike) -> Condition:
+        """A condition as it is, or one that holds for a mask or row numbers."""
+        return value if isinstance(value, Condition) else cls("given rows", lambda data: row_mask(value, len(data)))
 
-    def __or__(self, other: Condition) -> Condition:
-        return Condition(f"({self.words} or {other.words})", lambda data: self.holds(data) | other.holds(data))
+    def __and__(self, other: Condition | ArrayLike) -> Condition:
+        b = Condition.of(other)
+        return Condition(f"({self.words} and {b.words})", lambda data: self.holds(data) & b.holds(data))
+
+    def __or__(self, other: Condition | ArrayLike) -> Condition:
+        b = Condition.of(other)
+        return Condition(f"({self.words} or {b.words})", lambda data: self.holds(data) | b.holds(data))
+
+    def __bool__(self) -> bool:
+        raise UserError(
+            "A condition has no truth value of its own: combine conditions with &, | and ~, and write a <= x <= b as two of them."
+        )
 
     def __invert__(self) -> Condition:
         return Condition(f"not {self.words}", lambda data: ~self.holds(data))
@@ -88,7 +100,8 @@ class column:
                 raise UserError(f"The column '{c.name}' is numeric; compare it with a number, not {value!r}.")
             # Scaled values are rounded; a value handed in equals itself all the same.
             feature, other = data.x[:, c.start], float(c.to_feature(value))
-            feature = np.where(np.abs(feature - other) <= 1e-12 * (1.0 + abs(other)), other, feature)
+            slip = 8.0 * np.finfo(float).eps * (abs(float(value)) + abs(c.shift)) / c.scale if c.scaled else 0.0
+            feature = np.where(np.abs(feature - other) <= slip, other, feature)
             return np.asarray(test(feature, other)) & known
 
         return Condition(f"{self.name!r} {sign} {value!r}", holds)
@@ -168,8 +181,11 @@ class Budget(Catalogued):
             raise UserError("A budget needs either rows=… or cells=…, the largest number that may be wrong.")
         for name in ("rows", "cells"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or value != int(value) or value < 0):
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if value is not None and (not whole or value < 0):
                 raise UserError(f"A budget of {value} {name} makes no sense; give a whole number ≥ 0.")
+        if not isinstance(self.threat, Catalogued):
+            raise UserError("A budget limits a threat of the catalogue; rules write their own with m.count(...).")
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         inner = self.threat.parts(clean, rows, limits)
@@ -179,6 +195,8 @@ class Budget(Catalogued):
                 "and add Missing(...) with &."
             )
         if self.cells is not None:
+            if any(part.group >= 0 for part in inner):
+                raise UserError("Put the budget of cells inside: Budget(Budget(threat, cells=…), rows=…).")
             return self._sparse(inner, clean, int(self.cells))
         if any(part.group >= 0 for part in inner):
             raise UserError("A row budget inside a row budget is not supported; give one number.")
@@ -215,7 +233,7 @@ class Budget(Catalogued):
 
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = {"kind": "budget", "threat": self.threat.to_json()}
-        return plain | ({"rows": self.rows} if self.rows is not None else {"cells": self.cells})
+        return plain | ({"rows": int(self.rows)} if self.rows is not None else {"cells": int(self.cells or 0)})
 
 
 def row_mask(value: ArrayLike, size: int) -> Rows:

@@ -7,6 +7,7 @@ expressions, a statement about a category or a label, or `&`, `|`, `~`, `implies
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +33,12 @@ class Expression:
         if isinstance(value, Expression):
             return value
         try:
-            return cls({}, float(value), (), f"{float(value):g}")
+            number = float(value)
         except (TypeError, ValueError):
             raise UserError(f"{value!r} is neither a number nor an expression of the rules.") from None
+        if not math.isfinite(number):
+            raise UserError(f"A rule needs finite numbers, got {number}.")
+        return cls({}, number, (), f"{number:g}")
 
     @property
     def linear(self) -> bool:
@@ -77,6 +81,17 @@ class Expression:
 
     __rmul__ = __mul__
 
+    def __truediv__(self, other: Any) -> Expression:
+        if isinstance(other, Expression) or float(other) == 0.0:
+            raise UserError("The rules may divide by a number other than 0 only.")
+        return self._scaled(1.0 / float(other))
+
+    def __lt__(self, other: Any) -> Formula:
+        return self.__le__(other)  # sets are closed
+
+    def __gt__(self, other: Any) -> Formula:
+        return self.__ge__(other)
+
     def __le__(self, other: Any) -> Formula:
         right = Expression.of(other)
         return Atom(self - right, f"{self.words} <= {right.words}")
@@ -108,19 +123,25 @@ class Formula:
         return self.negated()
 
     def __and__(self, other: Formula) -> Formula:
-        return And((self, other))
+        return And((self, _formula(other)))
 
     def __or__(self, other: Formula) -> Formula:
-        return Or((self, other))
+        return Or((self, _formula(other)))
 
     def implies(self, other: Formula) -> Formula:
         """Where this holds, so does the other."""
-        return Or((self.negated(), other))
+        return Or((self.negated(), _formula(other)))
 
     def __bool__(self) -> bool:
         raise UserError(
             "A rule has no truth value of its own: combine rules with &, | and ~, not with and, or and not."
         )
+
+
+def _formula(value: Any) -> Formula:
+    if not isinstance(value, Formula):
+        raise UserError(f"{value!r} is not a rule; rules are comparisons such as a <= b, combined with &, | and ~.")
+    return value
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,6 +73,8 @@ class Model:
     def clean(self, row: int, name: str | int) -> float:
         """The value handed in, in the units of the table."""
         column = self._clean.columns[self._clean.column(name)]
+        if column.categories is not None:
+            raise UserError(f"The column '{column.name}' is categorical; clean(row, column) is for numbers.")
         return float(self._clean.x[self._row(row), column.start]) * column.scale + column.shift
 
     def category(self, row: int, name: str | int, value: Any) -> Formula:
@@ -127,7 +129,7 @@ class Model:
         return Expression({("v", len(self.own) - 1): 1.0}, words=f"v{len(self.own) - 1}")
 
     def _row(self, row: int) -> int:
-        if not 0 <= row < len(self._clean):
+        if not isinstance(row, int | np.integer) or not 0 <= row < len(self._clean):
             raise UserError(f"There is no row {row}; rows go from 0 to {len(self._clean) - 1}.")
         return int(row)
 
@@ -153,6 +155,11 @@ class Rules(Threat):
         members = RulesSet(self.base.bind(clean), model, self.solver)
         members.check(self.clean_is_member)
         return members
+
+    def __and__(self, other: object) -> Rules:
+        raise UserError("Rules cut a set out of their base: put the other threat there, Rules(base & other, rules).")
+
+    __rand__ = __and__
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "rules", "base": self.base.to_json(), "rules": self.rules.__doc__ or self.rules.__name__}
@@ -361,7 +368,9 @@ class RulesSet(ThreatSet):
 
     def contains(self, x: Array, y: Array) -> bool:
         """In the base, and the rules hold with some values of the own variables, within the solvers' tolerance."""
-        if not self.base.contains(x, y):
+        hull = self._hull
+        inside = ((hull.x_low <= x) & (x <= hull.x_high)).all() and ((hull.y_low <= y) & (y <= hull.y_high)).all()
+        if not inside or not self.base.contains(x, y):
             return False
         program, ax, ay = self._program
         d, c = self.clean.features, len(self.clean.classes)

@@ -54,6 +54,8 @@ class Part:
     """The data as handed in are no member: this part replaces what is unknown."""
     group: int = -1
     """Number of the row budget that this part falls under."""
+    inner: tuple[Array, Array] | None = None
+    """Moves on top of a box: their ends before they were moved outward for rounding; members are written with these."""
 
     @property
     def piece(self) -> Index:
@@ -75,11 +77,14 @@ class ProductSet(ThreatSet):
         unknown = np.zeros(clean.x.size, dtype=bool)
         for part in [p for p in parts if p.without_clean]:
             self._stand_in(part)
-            unknown[part.place] = part.kind == "box"
+            for place in part.place if part.reference is None else part.reference:
+                unknown[self._group_of(place)] = True
+        self._check_missing(unknown)
         for part in parts:
+            if part.on == "x" and not part.without_clean and part.kind in ("box", "choice"):
+                touched = part.place if part.reference is None else part.reference
+                part = _restrict(part, ~unknown[touched], part.group)
             if part.kind == "box" and part.group < 0 and not part.without_clean:
-                known = ~unknown[part.place]
-                part = replace(part, place=part.place[known], low=part.low[known], high=part.high[known])
                 p, x = part.place, clean.x.ravel()[part.place]
                 first = ~boxed[p]
                 low[p] = np.where(first, part.low, np.nextafter(low[p] + (part.low - x), -np.inf))
@@ -95,6 +100,20 @@ class ProductSet(ThreatSet):
         self._y.setflags(write=False)
         self._check_overlaps()
         self.parts = [self._widened(part, boxed) for part in self.parts]
+
+    def _check_missing(self, unknown: NDArray[np.bool_]) -> None:
+        """Refuse data with missing values that the threat says nothing about."""
+        if self.clean.missing is None:
+            return
+        starts = np.array([column.start for column in self.clean.columns])
+        left = self.clean.missing & ~unknown.reshape(self.clean.x.shape)[:, starts]
+        if left.any():
+            row, j = (int(i) for i in np.argwhere(left)[0])
+            name = self.clean.columns[j].name
+            raise UserError(
+                f"{int(left.sum())} missing value(s) are not covered by the threat, the first in row {row}, column '{name}': add "
+                f"& Missing({name!r}) to it, fill them in, or drop those rows."
+            )
 
     def _stand_in(self, part: Part) -> None:
         """Replace what is unknown by the part's reference in the data that stand for the ones handed in."""
@@ -141,7 +160,15 @@ class ProductSet(ThreatSet):
         slip = np.where(
             boxed[part.place], 8.0 * np.finfo(float).eps * (np.abs(x) + np.abs(part.high) + np.abs(part.low)), 0.0
         )
-        return replace(part, low=part.low - slip, high=part.high + slip)
+        return replace(part, low=part.low - slip, high=part.high + slip, inner=(part.low, part.high))
+
+    def _slip(self, part: Part) -> Array:
+        """For balls: how far beyond 1 the norm of a stored member may be, symbol by symbol (that of its piece)."""
+        x = self.clean.x.ravel()[part.place]
+        size = np.maximum(part.high - x, x - part.low)
+        rounding = 8.0 * np.finfo(float).eps * (np.abs(x) + size) / np.where(size > 0, size, 1.0)
+        total = BALL_SLIP + np.bincount(part.piece, rounding, minlength=len(part.sizes))
+        return np.asarray(total[part.piece])
 
     @property
     def reference(self) -> tuple[Array, Array]:
@@ -168,9 +195,11 @@ class ProductSet(ThreatSet):
                 high[part.reference] = 1.0
                 high[part.place] = 1.0
             else:
-                x = self.clean.x.ravel()[part.place]
-                x_low[part.place] = np.nextafter(x_low[part.place] + (part.low - x), -np.inf)
-                x_high[part.place] = np.nextafter(x_high[part.place] + (part.high - x), np.inf)
+                x, boxed = self.clean.x.ravel()[part.place], self._boxed(part)
+                below = np.nextafter(x_low[part.place] + (part.low - x), -np.inf)
+                above = np.nextafter(x_high[part.place] + (part.high - x), np.inf)
+                x_low[part.place] = np.where(boxed, below, part.low)
+                x_high[part.place] = np.where(boxed, above, part.high)
         shape, labels = self.clean.x.shape, self.clean.one_hot.shape
         return Hull(x_low.reshape(shape), x_high.reshape(shape), y_low.reshape(labels), y_high.reshape(labels))
 
@@ -218,7 +247,7 @@ class ProductSet(ThreatSet):
         if part.kind != "choice":
             x = self.clean.x.ravel()[part.place]
             size = np.maximum(part.high - x, x - part.low)
-            slip = 1.0 + (2.0 * BALL_SLIP if part.kind in ("l1", "l2") else 0.0)
+            slip = 1.0 + (2.0 * self._slip(part) if part.kind in ("l1", "l2") else 0.0)
             size = np.nextafter(np.nextafter(size * slip, np.inf), np.inf)
             entries["x"].append((part.place, symbols, size))
             safe = np.where(size > 0, size, 1.0)
@@ -317,10 +346,11 @@ class ProductSet(ThreatSet):
             target[places[chosen]] = 1.0
             return
         x = self.clean.x.ravel()[part.place]
-        size = np.maximum(part.high - x, x - part.low)
-        moved = np.clip(x + size * e, part.low, part.high)
+        low, high = (part.low, part.high) if part.inner is None else part.inner
+        size = np.maximum(high - x, x - low)
+        moved = np.clip(x + size * e, low, high)
         if part.kind == "box":
-            moved = np.where(e <= -1.0, part.low, np.where(e >= 1.0, part.high, moved))
+            moved = np.where(e <= -1.0, low, np.where(e >= 1.0, high, moved))
         on_top = np.where(self._boxed(part), target[part.place] + (moved - x), moved)
         target[part.place] = np.where(e == 0.0, target[part.place], on_top)
 
@@ -384,7 +414,8 @@ class ProductSet(ThreatSet):
         if part.kind in ("l1", "l2"):
             power = 1 if part.kind == "l1" else 2
             total = np.bincount(piece, scaled**power, minlength=len(part.sizes)) ** (1.0 / power)
-            if (total > 1.0 + BALL_SLIP).any():
+            first = np.cumsum(part.sizes) - part.sizes
+            if (total > 1.0 + self._slip(part)[first]).any():
                 return None
         return np.asarray(np.bincount(piece, move != 0, minlength=len(part.sizes)) > 0)
 
@@ -392,8 +423,8 @@ class ProductSet(ThreatSet):
         return programs.declare(self, builder, rows)
 
 
-def _restrict(part: Part, pieces: NDArray[np.bool_]) -> Part:
-    """A part with some of its pieces only, outside of any budget."""
+def _restrict(part: Part, pieces: NDArray[np.bool_], group: int = -1) -> Part:
+    """A part with some of its pieces only; outside of any budget, or in this one."""
     symbols = np.repeat(pieces, part.sizes)
     return replace(
         part,
@@ -403,7 +434,8 @@ def _restrict(part: Part, pieces: NDArray[np.bool_]) -> Part:
         low=part.low[symbols],
         high=part.high[symbols],
         reference=None if part.reference is None else part.reference[pieces],
-        group=-1,
+        inner=None if part.inner is None else (part.inner[0][symbols], part.inner[1][symbols]),
+        group=group,
     )
 
 

@@ -48,6 +48,8 @@ def declare(members: ProductSet, builder: ProgramBuilder, rows: Index) -> tuple[
         first = np.cumsum(part.sizes) - part.sizes
         symbols = np.concatenate([np.arange(first[p], first[p] + part.sizes[p]) for p in picked]).astype(np.intp)
         piece = np.repeat(np.arange(len(picked)), part.sizes[picked])
+        if not len(symbols):
+            continue  # a single valid option: the reference itself
 
         def local(flat: Index, w: int = width[part.on]) -> Index:
             return (where[flat // w] * w + flat % w).astype(np.intp)
@@ -102,7 +104,8 @@ def _moves(
 ) -> None:
     x = members.clean.x.ravel()[part.place[symbols]]
     low, high = part.low[symbols] - x, part.high[symbols] - x
-    size = np.nextafter(np.maximum(high, -low) * (1.0 + (1e-11 if part.kind in ("l1", "l2") else 0.0)), np.inf)
+    slip = 4.0 * members._slip(part)[symbols] if part.kind in ("l1", "l2") else 0.0
+    size = np.nextafter(np.maximum(high, -low) * (1.0 + slip), np.inf)
     size = np.where(size > 0, size, 1.0)
     e = builder.add_variables(len(symbols))
     terms.append((cells, e, size))
