@@ -113,7 +113,7 @@ def side_by_side(runs: Sequence[CertifiedRun]) -> Table:
 def accuracy_table(table: Reproduced, records: Sequence[dict[str, Any]]) -> Table:
     """A table of the paper, its own figures first, then the engines' mean ± standard deviation over the seeds."""
     out = Table(title=table.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
-    for header in ("", "certified", "rate", "attacked", "clean", "steps", "lr", "radius", "s", "n"):
+    for header in ("", "certified", "rate", "attack", "clean", "steps", "lr", "radius", "s", "n"):
         out.add_column(header, justify="right" if header else "left", no_wrap=True)
     for cell in table.cells:
         out.add_row(cell.label + (" *" if cell.note else ""))
@@ -169,9 +169,9 @@ def accuracy_notes(table: Reproduced, records: Sequence[dict[str, Any]]) -> list
 
 def cost_table(name: str, records: Sequence[dict[str, Any]]) -> Table:
     """Cost beside the paper's."""
-    unit = "paper's branches" if name == "branches" else "paper's seconds"
+    unit = "paper's\nbranches" if name == "branches" else "paper's\nseconds"
     out = Table(title=f"{name}: exact step on TwoMoons", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for header in ("case", unit, "s per epoch", "nodes", "programs", "largest gap %", "fallbacks"):
+    for header in ("case", unit, "s per\nepoch", "nodes", "programs", "largest\ngap %", "fall-\nbacks"):
         out.add_column(header, justify="left" if header == "case" else "right", no_wrap=True)
     for r in records:
         out.add_row(
