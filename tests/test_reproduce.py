@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mibp_cert.cli import app
-from mibp_cert.reproduce import TABLES, TIMINGS, Options, run_table, runner
+from mibp_cert.reproduce import TABLES, TIMINGS, Options, run_table, runner, timings
 from mibp_cert.reproduce.paper import IRIS2, TWO_MOONS
 
 SMALL = replace(IRIS2, cells=IRIS2.cells[:1], epochs=6, hidden=(4,), learning_rates=(0.02, 0.1))
@@ -60,6 +60,17 @@ def test_the_command_prints_and_writes_the_table(tmp_path: Path, monkeypatch: py
     (record,) = json.loads((tmp_path / "out.json").read_text())
     assert record["engine"] == "interval"
     assert "certified" in (tmp_path / "out.csv").read_text().splitlines()[0]
+
+
+def test_cost_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timings, "WIDTH", {2: 0.75})
+    out = tmp_path / "out.json"
+    result = CliRunner().invoke(app, ["reproduce", "width", "--quick", "--json", str(out)])
+    assert result.exit_code == 0, result.output
+    (record,) = json.loads(out.read_text(), parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+    assert record["paper"] == 0.75
+    assert record["programs"] == 24  # two for each of the 12 parameters of a 2-2-2 network
+    assert "2 x 2" in result.output
 
 
 @pytest.mark.parametrize(("what", "engines"), [("mnist", "interval"), ("iris2", "oracle")])

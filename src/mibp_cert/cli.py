@@ -233,7 +233,7 @@ def reproduce(
         soft_wrap=True,
     )
     if json_path is not None:
-        json_path.write_text(json.dumps(records, indent=1) + "\n")
+        json_path.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n")
     if csv_path is not None:
         pd.DataFrame(records).to_csv(csv_path, index=False)
 

@@ -180,7 +180,7 @@ def cost_table(name: str, records: Sequence[dict[str, Any]]) -> Table:
             f"{r['seconds']:.2f}",
             str(r["nodes"]),
             str(r["programs"]),
-            f"{r['gap_percent']:.2g}",
+            "–" if r["gap_percent"] is None else f"{r['gap_percent']:.2g}",
             str(r["fallbacks"]),
         )
     return out

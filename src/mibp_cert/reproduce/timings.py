@@ -29,12 +29,13 @@ def _exact(
 
 
 def _cost(run: CertifiedRun) -> Record:
+    gap = max((record.gap_max or 0.0) for record in run.history)
     return {
         "seconds": float(np.mean([record.seconds for record in run.history])),
         "nodes": run.nodes,
         "programs": run.programs,
         "fallbacks": run.fallbacks,
-        "gap_percent": 100.0 * max((record.gap_max or 0.0) for record in run.history),
+        "gap_percent": 100.0 * gap if np.isfinite(gap) else None,
     }
 
 
