@@ -149,7 +149,14 @@ def test_a_recipe_is_applied_to_other_tables_as_it_is() -> None:
     x, missing = recipe.apply(table.iloc[:1])
     assert x.shape == (1, 3)
     assert not missing.any()
-    assert Split("t", *[Dataset.from_frame(frame(), "ill", recipe)] * 3).train.features == 3
+    known = Dataset.from_frame(frame().dropna(), "ill", recipe)
+    assert Split("t", Dataset.from_frame(frame(), "ill", recipe), known, known).train.features == 3
+
+
+def test_unknown_inputs_are_not_predicted() -> None:
+    data = Dataset.from_frame(frame(), "ill")
+    with pytest.raises(UserError, match="nothing can be said about an unknown input"):
+        Split("t", data, data, data)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +174,7 @@ def test_a_recipe_is_applied_to_other_tables_as_it_is() -> None:
         (lambda: Recipe.fit(frame()[:1]).apply(frame()), "'yes' is not a category of the column 'smoker'"),
         (lambda: Dataset.from_frame(frame(), "sick"), "no column 'sick'"),
         (lambda: Dataset.from_frame(frame(), "age"), "has missing values"),
-        (lambda: Recipe.fit(frame(), ranges={"age": 10}), "must be a pair"),  # type: ignore[dict-item]
+        (lambda: Recipe.fit(frame(), ranges={"age": 10}), "must be a pair"),
     ],
 )
 def test_tables_that_make_no_sense_are_refused(make: Any, words: str) -> None:

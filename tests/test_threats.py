@@ -222,7 +222,7 @@ def test_threats_that_do_not_fit_the_data_are_refused(make: Any, words: str) -> 
         (lambda: Missing("age", marker="?"), "its marker must be a number"),
         (lambda: Missing("age", marker=[-1, -9]), "takes one marker"),
         (lambda: LInf(1.0, clip=("a", 3)), "An end of clip"),
-        (lambda: Budget(LInf(1.0), rows=float("nan")), "makes no sense"),  # type: ignore[arg-type]
+        (lambda: Budget(LInf(1.0), rows=float("nan")), "makes no sense"),
         (lambda: Budget(Budget(LInf(1.0), rows=2), cells=1), "Put the budget of cells inside"),
         (lambda: LInf(1.0).where(20 <= column("age") <= 50), "no truth value of its own"),
     ],
@@ -313,7 +313,10 @@ def test_one_hot_groups_stay_one_hot() -> None:
 def test_conditions_select_the_rows_they_name() -> None:
     data = survey(missing=False)
     age = data.x[:, 0] * data.columns[0].scale + data.columns[0].shift
-    moved = lambda t: (t.bind(data).hull().x_high > data.x).any(axis=1)  # noqa: E731
+
+    def moved(threat: Any) -> Any:
+        return (threat.bind(data).hull().x_high > data.x).any(axis=1)
+
     assert (moved(LInf(1.0).where(column("age") > 50)) == (age > 50.0 + 1e-9)).all()
     both = LInf(1.0).where((column("age") > 50) & ~label_is(1))
     assert (moved(both) == ((age > 50.0 + 1e-9) & (data.y == 0))).all()

@@ -250,7 +250,10 @@ def _free_flips(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _free_kinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No row pays for a relu that it takes across its kink."""
-    nothing = lambda self: (np.zeros((*self.size.shape, self.symbols.members)), np.zeros(self.size.shape))  # noqa: E731
+
+    def nothing(self: Any) -> Any:
+        return np.zeros((*self.size.shape, self.symbols.members)), np.zeros(self.size.shape)
+
     monkeypatch.setattr(budget.Kinks, "relu", nothing)
 
 

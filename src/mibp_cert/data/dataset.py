@@ -162,3 +162,8 @@ class Split:
                     f"The {name} data number the classes {list(part.classes)}, the training data {list(self.train.classes)}; "
                     "hand the same classes to Dataset.of for all parts."
                 )
+            if part.missing is not None:
+                raise UserError(
+                    f"The {name} data have {int(part.missing.sum())} missing value(s), and nothing can be said "
+                    "about an unknown input; fill them in or drop those rows."
+                )

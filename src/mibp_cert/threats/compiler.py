@@ -19,7 +19,7 @@ import numpy as np
 from scipy import sparse
 
 from mibp_cert.solvers.program import FREE, Affine, ProgramBuilder, with_columns
-from mibp_cert.threats.formulas import And, Atom, Equal, Expression, Formula, Key, Or, Truth, Unequal
+from mibp_cert.threats.formulas import Comparison, Expression, Formula, Joined, Key, Truth
 
 Linear = tuple[dict[int, float], float]
 """Coefficients of program variables, and a constant."""
@@ -47,10 +47,10 @@ class Compiler:
     def require(self, formula: Formula, switch: int | None = None) -> None:
         """Enforce a formula, or enforce it where a binary is 1."""
         match formula:
-            case And():
+            case Joined(every=True):
                 for part in formula.parts:
                     self.require(part, switch)
-            case Or():
+            case Joined():
                 choices = self.builder.add_variables(len(formula.parts), 0.0, 1.0, integer=True).tolist()
                 for part, choice in zip(formula.parts, choices, strict=True):
                     self.require(part, choice)
@@ -60,16 +60,16 @@ class Compiler:
                 else:
                     need[switch] = need.get(switch, 0.0) + 1.0
                     self._row((need, 0.0), None)
-            case Atom():
+            case Comparison(relation="<="):
                 self._row(self.linear(formula.expression), switch)
-            case Equal():
+            case Comparison(relation="=="):
                 self._row(self.linear(formula.expression), switch)
                 self._row(self.linear(-formula.expression), switch)
+            case Comparison():
+                return  # closed, `≠` forbids nothing
             case Truth():
                 wanted = 1.0 - formula.expression if formula.wanted else formula.expression
                 self._row(self.linear(wanted), switch)
-            case Unequal():
-                return
 
     def linear(self, expression: Expression) -> Linear:
         """The expression over program variables; products get variables of their own."""

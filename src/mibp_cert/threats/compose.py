@@ -83,8 +83,6 @@ class column:
     "'age' >= 65"
     """
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __init__(self, name: str | int) -> None:
         self.name = name
 
@@ -106,10 +104,10 @@ class column:
 
         return Condition(f"{self.name!r} {sign} {value!r}", holds)
 
-    def __eq__(self, value: Any) -> Condition:  # type: ignore[override]
+    def __eq__(self, value: object) -> Any:
         return self._compare("==", value, np.equal)
 
-    def __ne__(self, value: Any) -> Condition:  # type: ignore[override]
+    def __ne__(self, value: object) -> Any:
         return self._compare("!=", value, np.not_equal)
 
     def __ge__(self, value: Any) -> Condition:

@@ -2,13 +2,14 @@
 
 An expression is `constant + Σ coefficient·variable + Σ coefficient·(expression·expression)`; a formula is a comparison of
 expressions, a statement about a category or a label, or `&`, `|`, `~`, `implies` of formulas. Sets are closed: the negation of
-`a ≤ b` is `a ≥ b`, and that of `a == b` is no condition at all (both sides of a kink are always allowed, never excluded).
+`a ≤ b` is `a ≥ b`, and `a ≠ b` forbids nothing (both sides of a kink are always allowed, never excluded).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,6 @@ from mibp_cert.errors import UserError
 
 Key = tuple[str, int]
 """`("x", flat feature)`, `("y", flat label entry)` or `("v", own variable)`."""
-Number = int | float
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +26,10 @@ class Expression:
     terms: Mapping[Key, float]
     constant: float = 0.0
     products: tuple[tuple[float, Expression, Expression], ...] = ()
-    words: str = ""
 
     @classmethod
     def of(cls, value: Any) -> Expression:
+        """An expression as it is, or a number as one."""
         if isinstance(value, Expression):
             return value
         try:
@@ -38,16 +38,22 @@ class Expression:
             raise UserError(f"{value!r} is neither a number nor an expression of the rules.") from None
         if not math.isfinite(number):
             raise UserError(f"A rule needs finite numbers, got {number}.")
-        return cls({}, number, (), f"{number:g}")
+        return cls({}, number)
 
     @property
     def linear(self) -> bool:
         return not self.products
 
+    def variables(self) -> Iterator[Key]:
+        """All variables that it speaks of."""
+        yield from self.terms
+        for _, a, b in self.products:
+            yield from a.variables()
+            yield from b.variables()
+
     def _scaled(self, factor: float) -> Expression:
         products = tuple((factor * c, a, b) for c, a, b in self.products)
-        terms = {key: factor * value for key, value in self.terms.items()}
-        return Expression(terms, factor * self.constant, products, f"{factor:g}·({self.words})")
+        return Expression({key: factor * value for key, value in self.terms.items()}, factor * self.constant, products)
 
     def __neg__(self) -> Expression:
         return self._scaled(-1.0)
@@ -57,7 +63,7 @@ class Expression:
         terms = dict(self.terms)
         for key, value in b.terms.items():
             terms[key] = terms.get(key, 0.0) + value
-        return Expression(terms, self.constant + b.constant, self.products + b.products, f"{self.words} + {b.words}")
+        return Expression(terms, self.constant + b.constant, self.products + b.products)
 
     __radd__ = __add__
 
@@ -77,7 +83,7 @@ class Expression:
             raise UserError(
                 "The rules may multiply two linear expressions, not more; name a product as an own variable."
             )
-        return Expression({}, 0.0, ((1.0, self, b),), f"({self.words})·({b.words})")
+        return Expression({}, 0.0, ((1.0, self, b),))
 
     __rmul__ = __mul__
 
@@ -86,51 +92,44 @@ class Expression:
             raise UserError("The rules may divide by a number other than 0 only.")
         return self._scaled(1.0 / float(other))
 
-    def __lt__(self, other: Any) -> Formula:
-        return self.__le__(other)  # sets are closed
-
-    def __gt__(self, other: Any) -> Formula:
-        return self.__ge__(other)
-
     def __le__(self, other: Any) -> Formula:
-        right = Expression.of(other)
-        return Atom(self - right, f"{self.words} <= {right.words}")
+        return Comparison(self - other, "<=")
 
     def __ge__(self, other: Any) -> Formula:
-        right = Expression.of(other)
-        return Atom(right - self, f"{self.words} >= {right.words}")
+        return Comparison(Expression.of(other) - self, "<=")
 
-    def __eq__(self, other: Any) -> Formula:  # type: ignore[override]
-        right = Expression.of(other)
-        return Equal(self - right, f"{self.words} == {right.words}")
+    __lt__, __gt__ = __le__, __ge__  # sets are closed
 
-    def __ne__(self, other: Any) -> Formula:  # type: ignore[override]
-        right = Expression.of(other)
-        return Unequal(self - right, f"{self.words} != {right.words}")
+    def __eq__(self, other: object) -> Any:
+        return Comparison(self - other, "==")
 
-    __hash__ = None  # type: ignore[assignment]
+    def __ne__(self, other: object) -> Any:
+        return Comparison(self - other, "!=")
 
 
-class Formula:
+class Formula(ABC):
     """A condition on a dataset and own variables."""
 
-    words: str
-
+    @abstractmethod
     def negated(self) -> Formula:
-        raise NotImplementedError
+        """The closed opposite."""
+
+    @abstractmethod
+    def expressions(self) -> Iterator[Expression]:
+        """All expressions in it."""
 
     def __invert__(self) -> Formula:
         return self.negated()
 
     def __and__(self, other: Formula) -> Formula:
-        return And((self, _formula(other)))
+        return Joined((self, _formula(other)), every=True)
 
     def __or__(self, other: Formula) -> Formula:
-        return Or((self, _formula(other)))
+        return Joined((self, _formula(other)), every=False)
 
     def implies(self, other: Formula) -> Formula:
         """Where this holds, so does the other."""
-        return Or((self.negated(), _formula(other)))
+        return self.negated() | other
 
     def __bool__(self) -> bool:
         raise UserError(
@@ -145,36 +144,19 @@ def _formula(value: Any) -> Formula:
 
 
 @dataclass(frozen=True, eq=False)
-class Atom(Formula):
-    """`expression ≤ 0`."""
+class Comparison(Formula):
+    """`expression ≤ 0`, `= 0` or `≠ 0` (`relation`: `<=`, `==`, `!=`)."""
 
     expression: Expression
-    words: str
+    relation: str
 
     def negated(self) -> Formula:
-        return Atom(-self.expression, f"not {self.words}")
+        if self.relation == "<=":
+            return Comparison(-self.expression, "<=")
+        return Comparison(self.expression, "!=" if self.relation == "==" else "==")
 
-
-@dataclass(frozen=True, eq=False)
-class Equal(Formula):
-    """`expression = 0`."""
-
-    expression: Expression
-    words: str
-
-    def negated(self) -> Formula:
-        return Unequal(self.expression, f"not {self.words}")
-
-
-@dataclass(frozen=True, eq=False)
-class Unequal(Formula):
-    """`expression ≠ 0`: closed, it forbids nothing; its negation is the equality."""
-
-    expression: Expression
-    words: str
-
-    def negated(self) -> Formula:
-        return Equal(self.expression, f"not {self.words}")
+    def expressions(self) -> Iterator[Expression]:
+        yield self.expression
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,58 +164,30 @@ class Truth(Formula):
     """A 0/1 expression is 1 (`wanted`) or 0: a category, a label, an own binary."""
 
     expression: Expression
-    words: str
     wanted: bool = True
 
     def negated(self) -> Formula:
-        return Truth(self.expression, f"not {self.words}", not self.wanted)
+        return Truth(self.expression, not self.wanted)
+
+    def expressions(self) -> Iterator[Expression]:
+        yield self.expression
 
 
 @dataclass(frozen=True, eq=False)
-class And(Formula):
-    """All of them."""
+class Joined(Formula):
+    """All of them (`every`), or at least one."""
 
     parts: tuple[Formula, ...]
-
-    @property
-    def words(self) -> str:  # type: ignore[override]
-        return " and ".join(f"({part.words})" for part in self.parts)
+    every: bool
 
     def negated(self) -> Formula:
-        return Or(tuple(part.negated() for part in self.parts))
+        return Joined(tuple(part.negated() for part in self.parts), not self.every)
+
+    def expressions(self) -> Iterator[Expression]:
+        for part in self.parts:
+            yield from part.expressions()
 
 
-@dataclass(frozen=True, eq=False)
-class Or(Formula):
-    """At least one of them."""
-
-    parts: tuple[Formula, ...]
-
-    @property
-    def words(self) -> str:  # type: ignore[override]
-        return " or ".join(f"({part.words})" for part in self.parts)
-
-    def negated(self) -> Formula:
-        return And(tuple(part.negated() for part in self.parts))
-
-
-def keys_of(formulas: Sequence[Formula]) -> set[Key]:
-    """All variables that formulas speak of."""
-    found: set[Key] = set()
-
-    def expression(e: Expression) -> None:
-        found.update(e.terms)
-        for _, a, b in e.products:
-            expression(a)
-            expression(b)
-
-    def formula(f: Formula) -> None:
-        if isinstance(f, And | Or):
-            for part in f.parts:
-                formula(part)
-        elif isinstance(f, Atom | Equal | Unequal | Truth):
-            expression(f.expression)
-
-    for f in formulas:
-        formula(f)
-    return found
+def expressions_of(formulas: Sequence[Formula]) -> list[Expression]:
+    """All expressions in formulas."""
+    return [expression for formula in formulas for expression in formula.expressions()]

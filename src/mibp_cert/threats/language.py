@@ -45,7 +45,7 @@ from mibp_cert.threats.base import Hull, Noise, Threat, ThreatSet
 from mibp_cert.threats.blocks import Array, Block, Index, Plain
 from mibp_cert.threats.compiler import Compiler, Own, picked
 from mibp_cert.threats.compose import Catalogued
-from mibp_cert.threats.formulas import Atom, Equal, Expression, Formula, Key, Truth, Unequal, keys_of
+from mibp_cert.threats.formulas import Comparison, Expression, Formula, Key, Truth, expressions_of
 from mibp_cert.threats.parts import ProductSet
 from mibp_cert.threats.polytope import Polytope
 
@@ -68,7 +68,7 @@ class Model:
         if column.categories is not None:
             raise UserError(f"The column '{column.name}' is categorical; use category(row, column, value).")
         place = self._row(row) * self._clean.features + column.start
-        return Expression({("x", place): column.scale}, column.shift, (), f"x[{row}, {column.name}]")
+        return Expression({("x", place): column.scale}, column.shift)
 
     def clean(self, row: int, name: str | int) -> float:
         """The value handed in, in the units of the table."""
@@ -83,15 +83,13 @@ class Model:
         if column.categories is None:
             raise UserError(f"The column '{column.name}' is numeric; use x(row, column).")
         place = self._row(row) * self._clean.features + column.start + column.number(value)
-        words = f"x[{row}, {column.name}] is {value!r}"
-        return Truth(Expression({("x", place): 1.0}, words=words), words)
+        return Truth(Expression({("x", place): 1.0}))
 
     def label(self, row: int, value: Any) -> Formula:
         """The true label of a row is this class."""
         number = int(self._clean.number(np.array([value], dtype=object))[0])
-        words = f"y[{row}] is {value!r}"
         place = self._row(row) * len(self._clean.classes) + number
-        return Truth(Expression({("y", place): 1.0}, words=words), words)
+        return Truth(Expression({("y", place): 1.0}))
 
     def real(self, low: float, high: float) -> Expression:
         """An unknown number in [low, high], the same wherever it is used."""
@@ -105,7 +103,7 @@ class Model:
 
     def binary(self) -> Formula:
         """An unknown yes or no."""
-        return Truth(self._new("integer", 0, 1), f"b{len(self.own) - 1}")
+        return Truth(self._new("integer", 0, 1))
 
     def count(self, formulas: Sequence[Formula]) -> Expression:
         """How many of these hold."""
@@ -113,8 +111,7 @@ class Model:
         if not chosen or not all(isinstance(f, Formula) for f in chosen):
             raise UserError("count needs a list of rules, at least one.")
         self.own.append(Own("count", 0, len(chosen), chosen))
-        words = f"count of {len(chosen)} rules"
-        return Expression({("v", len(self.own) - 1): 1.0}, words=words)
+        return Expression({("v", len(self.own) - 1): 1.0})
 
     def require(self, formula: Formula) -> None:
         """The dataset satisfies this rule."""
@@ -126,7 +123,7 @@ class Model:
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise UserError(f"An own variable needs finite ends low ≤ high, got {low} and {high}.")
         self.own.append(Own(kind, float(low), float(high)))
-        return Expression({("v", len(self.own) - 1): 1.0}, words=f"v{len(self.own) - 1}")
+        return Expression({("v", len(self.own) - 1): 1.0})
 
     def _row(self, row: int) -> int:
         if not isinstance(row, int | np.integer) or not 0 <= row < len(self._clean):
@@ -173,10 +170,11 @@ class RulesSet(ThreatSet):
         self.solver = solver_named(solver)
         self.formulas, self.own = model.formulas, model.own
         counted = [f for own in self.own for f in own.formulas]
-        self.keys = {key for key in keys_of([*self.formulas, *counted]) if key[0] != "v"}
+        expressions = expressions_of([*self.formulas, *counted])
+        self.keys = {key for expression in expressions for key in expression.variables() if key[0] != "v"}
         width = {"x": self.clean.features, "y": len(self.clean.classes)}
         self.touched = np.unique([place // width[on] for on, place in self.keys]).astype(np.intp)
-        self.bilinear = any(not e.linear for e in _expressions([*self.formulas, *counted]))
+        self.bilinear = any(not expression.linear for expression in expressions)
         self.outer = ("cells and noise are outer views of the rules; only the engine 'mibp' uses the rules themselves",)
 
     # The exact view --------------------------------------------------------------------------------------------------
@@ -302,7 +300,7 @@ class RulesSet(ThreatSet):
 
     def _linear_rows(self, formula: Formula, noise: Noise) -> list[tuple[Array, float]]:
         """A linear rule about plain numeric cells as `a·ε ≤ b` over the first block's symbols, a little relaxed."""
-        if not isinstance(formula, Atom | Equal) or not formula.expression.linear:
+        if not isinstance(formula, Comparison) or formula.relation == "!=" or not formula.expression.linear:
             return []
         count = len(noise.blocks[0].symbols) if noise.blocks else 0
         total, constant = np.zeros(noise.symbols), formula.expression.constant
@@ -315,7 +313,7 @@ class RulesSet(ThreatSet):
             return []
         slip = 4.0 * TOLERANCE * float(np.abs(total).sum()) + 1e-12 * abs(constant)
         out = [(total[:count], -constant + slip)]
-        return out + ([(-total[:count], constant + slip)] if isinstance(formula, Equal) else [])
+        return out + ([(-total[:count], constant + slip)] if formula.relation == "==" else [])
 
     def noise(self) -> Noise:
         return self._noise
@@ -400,13 +398,3 @@ def _solve_group(task: tuple[str, Program, list[Objective]], numbers: list[int])
     """Runs in a worker process."""
     name, program, objectives = task
     return solver_named(name).solve(program, [objectives[i] for i in numbers], Limits(seconds=60.0))
-
-
-def _expressions(formulas: Sequence[Formula]) -> list[Expression]:
-    out: list[Expression] = []
-    for formula in formulas:
-        if isinstance(formula, Atom | Equal | Unequal | Truth):
-            out.append(formula.expression)
-        else:
-            out += _expressions(getattr(formula, "parts", ()))
-    return out
