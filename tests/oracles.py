@@ -1,10 +1,11 @@
-"""Independent ways to the truth: exact rational evaluation, and a search for extreme values by real evaluation."""
+"""Independent ways to the truth: exact rational (or 60-digit) evaluation, and a search for extreme values by real evaluation."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import Any
 
+import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,17 +14,36 @@ from mibp_cert.graph import Graph, parse_spec
 from mibp_cert.nets import Step
 
 
+mp = mpmath.MPContext()
+mp.dps = 60
+
+SMOOTH = {
+    "sigmoid": lambda x: 1 / (1 + mp.exp(-x)),
+    "sigmoid slope": lambda x: mp.exp(-x) / (1 + mp.exp(-x)) ** 2,
+    "tanh": mp.tanh,
+    "tanh slope": lambda x: mp.sech(x) ** 2,
+    "exp": mp.exp,
+    "reciprocal": lambda x: 1 / x,
+}
+"""The smooth functions once more, from their definitions, to 60 digits."""
+
+
 def rational(array: Any) -> NDArray[Any]:
     """The same numbers as fractions."""
-    source = np.asarray(array, dtype=np.float64)
-    out = np.empty(source.shape, dtype=object)
-    for index in np.ndindex(source.shape):
-        out[index] = Fraction(float(source[index]))
-    return out
+    return _each(np.asarray(array, dtype=np.float64), lambda a: Fraction(float(a)))
+
+
+def digits(array: Any) -> NDArray[Any]:
+    """The same numbers (floats or fractions) to 60 digits."""
+    source = np.asarray(array)
+    return _each(source, lambda a: mp.mpf(a.numerator) / a.denominator if isinstance(a, Fraction) else mp.mpf(float(a)))
 
 
 def evaluate_rational(graph: Graph, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The graph in exact arithmetic, written with plain loops and no engine code."""
+    """The graph in exact arithmetic, written with plain loops and no engine code; inputs as `digits` give 60-digit arithmetic,
+    which smooth functions need."""
+    real = any(isinstance(value.flat[0], mp.mpf) for value in inputs.values())
+    number = digits if real else rational
     values: list[NDArray[Any]] = []
     for node in graph.nodes:
         v = [values[i] for i in node.operands]
@@ -31,19 +51,24 @@ def evaluate_rational(graph: Graph, inputs: dict[str, NDArray[Any]]) -> dict[str
             case "input":
                 out = inputs[node.attribute]
             case "const":
-                out = rational(node.attribute)
+                out = number(node.attribute)
             case "add":
                 out = np.broadcast_arrays(v[0], v[1])[0] + v[1]
             case "scale":
-                out = _each(v[0], lambda a, f=node.attribute: f * a)
+                factor = digits(np.array(node.attribute.value)).item() if real else node.attribute.value
+                out = _each(v[0], lambda a, f=factor: f * a)
+            case "smooth":
+                out = _each(v[0], SMOOTH[node.attribute])
             case "relu":
-                out = _each(v[0], lambda a: max(a, Fraction(0)))
+                out = _each(v[0], lambda a: max(a, 0 * a))
             case "step":
-                out = _each(v[0], lambda a, c=node.attribute: Fraction(int(a >= 0 if c else a > 0)))
+                out = _each(v[0], lambda a, c=node.attribute: a * 0 + int(a >= 0 if c else a > 0))
             case "sum":
                 out = np.asarray(v[0].sum(axis=node.attribute), dtype=object)
             case "gather":
-                out = v[0][node.attribute]
+                out = node.attribute.of(v[0])
+            case "reshape":
+                out = v[0].reshape(node.shape)
             case "contract":
                 out = _contract(node.attribute, node.shape, v[0], v[1])
             case _:
@@ -63,7 +88,7 @@ def _contract(text: str, shape: tuple[int, ...], a: NDArray[Any], b: NDArray[Any
     spec = parse_spec(text)
     sizes = dict(zip(spec.left + spec.right, a.shape + b.shape, strict=True))
     out = np.empty(shape, dtype=object)
-    out[...] = Fraction(0)
+    out[...] = 0 * a.flat[0]
     for index in np.ndindex(tuple(sizes[c] for c in spec.letters)):
         at = dict(zip(spec.letters, index, strict=True))
         place = tuple(at[c] for c in spec.out)

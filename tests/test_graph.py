@@ -74,7 +74,7 @@ def test_factors_are_exact_rationals() -> None:
     g = GraphBuilder()
     a = g.input("a", (1,))
     graph = g.finish({"out": g.scale(a, Fraction(1, 3))})
-    assert graph.nodes[-1].attribute == Fraction(1, 3)
+    assert graph.nodes[-1].attribute.value == Fraction(1, 3)
 
 
 def test_concrete_broadcasts_over_leading_axes() -> None:

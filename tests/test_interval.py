@@ -16,7 +16,7 @@ from mibp_cert.engines.base import Box
 from mibp_cert.engines.interval import IntervalEngine, enclose
 from mibp_cert.engines.rounding import Interval, add_down, add_up, gamma, scale_down, scale_up
 from mibp_cert.errors import SoundnessError
-from mibp_cert.graph import GraphBuilder
+from mibp_cert.graph import Factor, GraphBuilder
 from mibp_cert.threats import LInf
 from oracles import evaluate_rational, rational, train_rational
 
@@ -36,8 +36,11 @@ def test_sums_are_bracketed_by_neighbouring_floats(a: float, b: float) -> None:
 
 @given(moderate, st.fractions(-10, 10, max_denominator=997))
 def test_scaling_by_a_rational_is_enclosed(a: float, factor: Fraction) -> None:
-    low, high = (float(f(np.array([a]), factor)[0]) for f in (scale_down, scale_up))
-    assert Fraction(low) <= factor * Fraction(a) <= Fraction(high)
+    for size in (abs(factor), abs(factor) + 1):
+        low, high = (float(f(np.array([a]), Factor(factor, size))[0]) for f in (scale_down, scale_up))
+        assert Fraction(low) <= factor * Fraction(a) <= Fraction(high)
+        if a != 0 and abs(factor * Fraction(a)) > Fraction(1, 10**290):
+            assert Fraction(high) - Fraction(low) >= 2 * size * abs(Fraction(a)) / 2**53 or size == 1 == abs(factor)
 
 
 def test_sums_with_overflowing_intermediates_are_bracketed() -> None:
@@ -187,7 +190,7 @@ def test_nan_never_becomes_a_sound_gate() -> None:
         ("relu", lambda node, a: Interval(np.maximum(a.low, 0), np.maximum(a.low, 0))),
         ("step", lambda node, a: Interval(np.where(a.low > 0, 1.0, 0.0), np.where(a.low > 0, 1.0, 0.0))),
         ("add", lambda node, a, b: Interval(a.low + b.high, a.high + b.high)),
-        ("scale", lambda node, a: Interval(float(node.attribute) * a.low, float(node.attribute) * a.high)),
+        ("scale", lambda node, a: Interval(float(node.attribute.value) * a.low, float(node.attribute.value) * a.high)),
     ],
 )
 def test_a_wrong_rule_is_caught_by_containment(monkeypatch: pytest.MonkeyPatch, name: str, rule: Any) -> None:

@@ -238,7 +238,7 @@ def _gate_without_slack(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def rule(self: AffineRules, node: Any, a: Any, b: Any) -> Any:
         form = original(self, node, a, b)
-        if node.attribute == "bi,bi->bi":
+        if node.attribute == "ab,ab->ab":
             form.slack = np.maximum(form.slack - np.abs(a.centre) * b.slack, 0.0)
         return form
 

@@ -91,7 +91,7 @@ class _Trainer:
             part = members[start : start + CHUNK]
             x, y = np.stack([m[0] for m in part]), np.stack([m[1] for m in part])
             theta = np.broadcast_to(self.theta0, (len(part), len(self.theta0)))
-            trained = concrete.train(self.steps, theta, x, y)
+            trained = concrete.train(self.steps, theta, x, y)[..., : self.network.layout.size]
             inputs = {
                 **self.network.layout.unflatten(trained),
                 "x": np.broadcast_to(self.x, (len(part), *self.x.shape)),
@@ -126,7 +126,8 @@ def attack(
     state: Box | None = None,
     settings: AttackSettings | None = None,
 ) -> Attack:
-    """Attack the predictions of `x` (and every parameter) through the training data.
+    """Attack the predictions of `x` (and every parameter) through the training data; `theta0` is the initial state, parameters
+    first.
 
     `state`: the relational set after the last step, if the run has one; else it is computed here, without slope search.
     """
@@ -135,7 +136,7 @@ def attack(
     trainer = _Trainer(network, steps, theta0, threat, x)
     trainer.add([threat.reference], "clean data")
     trainer.add(threat.sample(rng, settings.members), "random member")
-    known = _Known.of(state or _relational_state(steps, theta0, threat), threat)
+    known = _Known.of(state or _relational_state(network, steps, theta0, threat), threat)
     if known is not None:
         trainer.add(_parameter_attacks(known, settings), "parameter attack")
         trainer.add(_point_attacks(network, known, x, nominal, settings), "point attack")
@@ -161,7 +162,7 @@ class _Known:
         return cls(states, box.threats if isinstance(box, CaseSet) else (threat,))
 
 
-def _relational_state(steps: list[Step], theta0: Array, threat: ThreatSet) -> Box | None:
+def _relational_state(network: Network, steps: list[Step], theta0: Array, threat: ThreatSet) -> Box | None:
     """The linear part, for runs of other engines; None where it cannot be had."""
     engine, box = RelationalEngine(RelationalSettings(search=0, cases=0)), Box.point(theta0)
     for step in steps:
@@ -169,7 +170,7 @@ def _relational_state(steps: list[Step], theta0: Array, threat: ThreatSet) -> Bo
         if not (np.isfinite(after.lower).all() and np.isfinite(after.upper).all()):
             break
         box = after
-    return box
+    return box.first(network.layout.size)
 
 
 def _parameter_attacks(known: _Known, settings: AttackSettings) -> list[tuple[Array, Array]]:

@@ -19,15 +19,17 @@ from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network
+from mibp_cert.nets import SGD, Network, learning_rates
 from mibp_cert.threats import Threat
 
 
 @dataclass(frozen=True)
 class Training:
-    """Everything about training that is fixed and known: `θ_{t+1} = θ_t − λ · (1/|B_t|) Σ_{i∈B_t} ∇J_i`.
+    """Everything about training that is fixed and known: `θ_{t+1} = θ_t − λ · (1/|B_t|) Σ_{i∈B_t} ∇J_i`, with momentum, weight
+    decay and clipping as `SGD` states them.
 
-    `seed` draws the initial parameters and the batches; `batch_mode` is `"shuffle"` or `"subsample"` (the paper's).
+    `schedule` sets the learning rate of every epoch (`learning_rates`): a name, or one rate per epoch. `seed` draws the initial
+    parameters and the batches; `batch_mode` is `"shuffle"` or `"subsample"` (the paper's).
     """
 
     epochs: int = 10
@@ -38,6 +40,19 @@ class Training:
     seed: int = 0
     init: str = "torch"
     batch_mode: str = "shuffle"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    schedule: str | tuple[float, ...] = "constant"
+
+    @property
+    def optimiser(self) -> SGD:
+        return SGD(self.learning_rate, self.momentum, self.weight_decay, self.clip)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rate of every epoch."""
+        return learning_rates(self.learning_rate, self.schedule, self.epochs)
 
 
 SELECTIONS = ("last", "best-validation")
@@ -187,6 +202,12 @@ class CertifiedRun:
         with path.open("wb") as target:
             np.savez(target, lower=self.bounds.lower, upper=self.bounds.upper, theta=self.theta, names=names)
 
+    def _optimiser_json(self) -> dict[str, Any]:
+        """Settings of the optimiser that differ from plain descent."""
+        training, plain = self.training, Training()
+        names = ("momentum", "weight_decay", "clip", "schedule")
+        return {name: getattr(training, name) for name in names if getattr(training, name) != getattr(plain, name)}
+
     def to_json(self) -> dict[str, Any]:
         """The run as plain data; the keys are a contract."""
         plain: dict[str, Any] = {
@@ -196,8 +217,10 @@ class CertifiedRun:
             "parameters": self.network.layout.size,
             "threat": self.threat.to_json(),
             "network": self.network.sizes,
+            "layers": self.network.describe(),
             "loss": self.training.loss,
             "learning_rate": self.training.learning_rate,
+            **self._optimiser_json(),
             "batch_size": self.batch_size,
             "batch_mode": self.training.batch_mode,
             "init": self.training.init,

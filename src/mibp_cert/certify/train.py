@@ -20,7 +20,7 @@ from mibp_cert.engines.mibp import MibpEngine
 from mibp_cert.engines.relational import RelationalEngine, RelationalSettings
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import SoundnessError, UserError
-from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
+from mibp_cert.nets import Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Capability, WorkerPool, solver_named
 from mibp_cert.threats import Nothing, Threat, ThreatSet
 
@@ -129,9 +129,11 @@ def certify_training(
     start = network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64)
     if start.shape != (network.layout.size,) or not np.isfinite(start).all():
         raise UserError(f"The initial parameters must be {network.layout.size} finite numbers.")
+    begin = np.zeros(training.optimiser.state(network.layout).size)  # parameters, then velocities that start at 0
+    begin[: len(start)] = start
     totals, history, chosen, reached = Totals(), [], None, 0
     try:
-        for state, record in _train(network, data, members, training, made, plan, start, totals, hear, rule):
+        for state, record in _train(network, data, members, training, made, plan, begin, totals, hear, rule):
             chosen, reached = _better(chosen, state, rule), state.steps
             history += [] if record is None else [record]
         diverged = None if reached == sum(size for _, size in plan) else totals_steps(totals, plan)
@@ -150,7 +152,7 @@ def certify_training(
                 hear.on_stage("attacking")
                 single = _truncate(plan_steps(network, training, train, 1), chosen.steps)
                 known = chosen.bounds if states_of(chosen.bounds) else None
-                found = attack(network, single, start, members, data.test.x, nominal, known, attack_settings)
+                found = attack(network, single, begin, members, data.test.x, nominal, known, attack_settings)
                 check_certificates(found, test, chosen.bounds)
     finally:
         made.close()
@@ -207,7 +209,7 @@ def _train(
     training: Training,
     made: Engine,
     plan: list[tuple[Step, int]],
-    theta: Array,
+    begin: Array,
     totals: Totals,
     hear: Callbacks,
     select: Selection,
@@ -215,29 +217,30 @@ def _train(
     """One step after another; yields at the end of every epoch (or step), and stops early when the bounds diverge."""
     train = data.train if isinstance(data, Split) else data
     size_of = effective_batch_size(len(train), training.batch_size)
-    per_epoch, count, box = steps_per_epoch(len(train), size_of), 0, Box.point(theta)
+    per_epoch, count, state, trained = steps_per_epoch(len(train), size_of), 0, Box.point(begin), begin
+    parameters = network.layout.size
     since, start = Totals(), time.perf_counter()
     x, y = members.reference
     for step, size in plan:
-        box, report = made.advance(box, step, members)
-        theta = concrete.train_step(step, theta, x[step.rows], y[step.rows])
+        state, report = made.advance(state, step, members)
+        trained = concrete.train_step(step, trained, x[step.rows], y[step.rows])
         count += size
         since.add(report)
         totals.add(report)
-        if _has_diverged(box, theta):
+        if _has_diverged(state, trained):
             return
-        box.check(network.layout, count)
+        state.check(step.layout, count)
         hear.on_step(count, training.epochs * per_epoch)
         whole = count % per_epoch == 0
         if whole or select.per_step:
-            seconds = time.perf_counter() - start
+            seconds, box, theta = time.perf_counter() - start, state.first(parameters), trained[:parameters]
             nominal, certified = _validate(network, data, box, theta, made)
-            state = State(box, theta, count, nominal, certified)
+            reached = State(box, theta, count, nominal, certified)
             if whole:
-                record = _epoch(state, count // per_epoch, seconds, since)
+                record = _epoch(reached, count // per_epoch, seconds, since)
                 hear.on_epoch(record)
                 since, start = Totals(), time.perf_counter()
-            yield state, record if whole else None
+            yield reached, record if whole else None
 
 
 def _has_diverged(box: Box, theta: Array) -> bool:
@@ -289,17 +292,19 @@ def _truncate(plan: list[tuple[Step, int]], steps: int) -> list[Step]:
 
 def plan_steps(network: Network, training: Training, train: Dataset, unroll: int) -> list[tuple[Step, int]]:
     """The graphs of the whole training, `unroll` steps in each, with the number of steps they hold; repeated ones are shared."""
-    loss, optimiser = loss_named(training.loss, network.logits), SGD(training.learning_rate)
-    loss.check(network.logits, len(train.classes))
+    loss, optimiser = loss_named(training.loss, network.logits), training.optimiser
+    outputs = train.one_hot.shape[1]
+    loss.check(network.logits, outputs)
     size = effective_batch_size(len(train), training.batch_size)
     plan = batch_plan(len(train), size, training.epochs, training.seed, training.batch_mode)
-    groups = [plan[i : i + unroll] for i in range(0, len(plan), unroll)]
-    traced: dict[bytes, Step] = {}
+    rates = np.repeat(training.rates, steps_per_epoch(len(train), size)).tolist()
+    traced: dict[tuple[bytes, tuple[float, ...]], Step] = {}
     steps = []
-    for group in groups:
-        key = b"|".join(batch.tobytes() for batch in group)
+    for start in range(0, len(plan), unroll):
+        group, local = plan[start : start + unroll], tuple(rates[start : start + unroll])
+        key = b"|".join(batch.tobytes() for batch in group), local
         if key not in traced:
-            traced[key] = trace_steps(network, loss, optimiser, len(train.classes), group)
+            traced[key] = trace_steps(network, loss, optimiser, outputs, group, local)
         steps.append((traced[key], len(group)))
     return steps
 

@@ -3,6 +3,7 @@
 - linear maps act on centre, generators and slack (slack with absolute values);
 - product: `c₁c₂`, `c₁G₂ + c₂G₁`, slack `|c₁|r₂ + |c₂|r₁ + rad₁·rad₂`, contracted like the product itself, where `rad` is the
   largest distance from the centre within the intersected range (a gate's is ½);
+- smooth functions: `φ(x) = k·x + band` with the secant's slope `k` (`engines.smooth`);
 - relu, unstable on `[l, u]`: slope `k = u/(u−l)`, and `relu(x) − kx` lies in `[0, max(−kl, u−ku)]`;
 - where rows are under a budget, see `engines.budget`: what vanishes with a clean row is kept row by row;
 - gate `1[a > 0]`, unstable on `[l, u]`: `½ + k·a + ½ε_new` for `0 ≤ k ≤ min(1/u, −1/l)`: one new symbol for each gate, the
@@ -11,9 +12,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from mibp_cert.engines import budget, interval
+from mibp_cert.engines import budget, interval, smooth
 from mibp_cert.engines.buffers import CHUNK
 from mibp_cert.engines.forms import Columns, Form, Symbols, underflow, upward
 from mibp_cert.engines.rounding import UNIT, Array, Interval, gamma
@@ -38,6 +41,8 @@ class AffineRules:
             "step": self._step,
             "sum": self._sum,
             "gather": self._gather,
+            "reshape": self._reshape,
+            "smooth": self._smooth,
         }
 
     def apply(self, node: Node, *operands: Form) -> Form:
@@ -59,11 +64,11 @@ class AffineRules:
         return Form(self.symbols, centre, linear, slack, both, raw, rows=rows)
 
     def _scale(self, node: Node, a: Form) -> Form:
-        factor, exact = float(node.attribute), abs(node.attribute) == 1
+        factor, size = float(node.attribute.value), float(node.attribute.size)
         centre, raw, slack = factor * a.centre, abs(factor) * a.raw, abs(factor) * a.slack
-        if not exact:
+        if not node.attribute.exact:
             raw = upward(raw, 2)
-            slack = upward(slack + 8.0 * UNIT * (np.abs(centre) + raw + slack), 6) + underflow(2 + self.symbols.count)
+            slack = upward(slack + 12.0 * UNIT * size * a.bound, 6) + underflow(2 + self.symbols.count)
         linear = self.symbols.times(np.array(factor), a.linear, spare=a.spare)
         weight = None if a.weight is None else factor * a.weight
         scaled = interval.TABLE["scale"](node, a.range)
@@ -86,18 +91,70 @@ class AffineRules:
         return Form(self.symbols, centre, total, slack, both, raw, rows=rows)
 
     def _gather(self, node: Node, a: Form) -> Form:
-        rows = node.attribute
+        pick = node.attribute
         return Form(
             self.symbols,
-            a.centre[rows],
-            None if a.linear is None else a.linear[rows],
-            a.slack[rows],
-            a.range[rows],
-            a.raw[rows],
-            None if a.own is None else a.own[rows],
-            None if a.weight is None else a.weight[rows],
-            rows=None if a.rows is None else a.rows[rows],
+            pick.of(a.centre),
+            None if a.linear is None else pick.of(a.linear, 1),
+            pick.of(a.slack),
+            interval.TABLE["gather"](node, a.range),
+            pick.of(a.raw),
+            None if a.own is None else pick.of(a.own + 1) - 1,  # outside there is no symbol either
+            None if a.weight is None else pick.of(a.weight),
+            reach=None if a.reach is None else (pick.of(a.reach[0]), pick.of(a.reach[1])),
+            rows=None if a.rows is None else pick.of(a.rows, 1),
+            tight=a.tight,
         )
+
+    def _reshape(self, node: Node, a: Form) -> Form:
+        def turned(value: Any, later: int = 0) -> Any:
+            return None if value is None else value.reshape(node.shape + value.shape[value.ndim - later :])
+
+        linear = turned(a.linear, 1)
+        if linear is not None and not a.spare:
+            linear.flags.writeable = False  # the operand still needs these numbers
+        return Form(
+            self.symbols,
+            turned(a.centre),
+            linear,
+            turned(a.slack),
+            interval.TABLE["reshape"](node, a.range),
+            turned(a.raw),
+            turned(a.own),
+            turned(a.weight),
+            reach=None if a.reach is None else (turned(a.reach[0]), turned(a.reach[1])),
+            rows=turned(a.rows, 1),
+            tight=a.tight,
+        )
+
+    def _smooth(self, node: Node, a: Form) -> Form:
+        name, low, high = node.attribute, a.tighten().range.low, a.range.high
+        slope = smooth.secant(name, low, high)
+        bottom, top = smooth.bands(name, low, high, slope)
+        both = interval.TABLE["smooth"](node, a.range)
+        # Where the band is wider than the function's own range, or cannot be had, the range is the better set.
+        flat = ~(top - bottom < both.high - both.low) | ~np.isfinite(slope)
+        slope = np.where(flat, 0.0, slope)
+        bottom, top = np.where(flat, both.low, bottom), np.where(flat, both.high, top)
+        middle = np.where(np.isfinite(top - bottom), 0.5 * (bottom + top), 0.0)
+        half = upward(np.maximum(np.maximum(top - middle, middle - bottom), 0.0))
+        size = np.abs(slope)
+        raw = np.where(flat, 0.0, upward(size * a.raw, 2))
+        centre = np.where(flat, 0.0, slope * a.centre) + middle
+        rounding = 8.0 * UNIT * (size * np.abs(np.where(flat, 0.0, a.centre)) + np.abs(middle) + raw)
+        rounding = np.where(flat, 0.0, rounding + underflow(self.symbols.count))
+        slack = upward(np.where(flat, 0.0, size * a.slack) + half + rounding, 6)
+        rows = None
+        if self.symbols.members:
+            by_row = budget.tangent(name, a, half)
+            slope = np.where(by_row.taken, by_row.slope, slope)
+            centre = np.where(by_row.taken, by_row.value, centre)
+            rows = budget.add(self.symbols, budget.times(np.abs(slope), a.rows), by_row.rows, node.shape)
+            slack = np.where(by_row.taken, by_row.slack, slack)
+            raw = upward(np.abs(slope) * a.raw + self.symbols.top(by_row.rows), 3)
+        linear = self.symbols.times(slope, a.dense(), spare=a.spare)
+        reach = None if rows is not None else stretched(a.reach, slope)
+        return Form(self.symbols, centre, linear, slack, both, raw, reach=reach, rows=rows)
 
     def _relu(self, node: Node, a: Form) -> Form:
         low, high = a.tighten().range.low, a.range.high
@@ -274,6 +331,17 @@ def spec_size(spec: Spec, letter: str, a: Form, b: Form) -> int:
     return a.shape[where] if where >= 0 else b.shape[spec.right.find(letter)]
 
 
+def _contract_any(spec: Spec, matrix: Array, linear: Array, letters: str, of: str) -> Array:
+    """`einsum` with generators, as one matrix product where no axis is shared and kept."""
+    if any(c in letters and c in of and c in spec.out for c in spec.letters):
+        return np.asarray(np.einsum(f"{letters},{of}Z->{spec.out}Z", matrix, linear))
+    summed = [c for c in of if c in letters]
+    axes = [letters.index(c) for c in summed], [of.index(c) for c in summed]
+    result = np.tensordot(matrix, linear, axes=axes)
+    have = [c for c in letters if c not in summed] + [c for c in of if c not in summed]
+    return np.transpose(result, [*(have.index(c) for c in spec.out), len(have)])
+
+
 def contract_linear(
     spec: Spec,
     matrix: Array,
@@ -294,7 +362,7 @@ def contract_linear(
         return onto
     summed = [c for c in of if c in letters and c not in spec.out]
     if not (len(letters) == len(of) == len(spec.out) == 2 and len(summed) == 1):
-        result: Array = np.einsum(f"{letters},{of}Z->{spec.out}Z", matrix, linear)
+        result = _contract_any(spec, matrix, linear, letters, of)
         return result if onto is None else symbols.plus(onto, result, result.shape[:-1])
     k, have = summed[0], linear.shape[-1]
     left = matrix if letters[1] == k else matrix.T

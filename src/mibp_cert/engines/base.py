@@ -33,6 +33,10 @@ class Box:
     def centre(self) -> Array:
         return np.clip(0.5 * (self.lower + self.upper), self.lower, self.upper)
 
+    def first(self, count: int) -> Box:
+        """The set of the first `count` entries: the parameters of a state that also has velocities."""
+        return Box(self.lower[:count], self.upper[:count])
+
     def contains(self, theta: Array) -> bool:
         """Is `θ` inside, to the last bit? NaN never is."""
         return bool(np.all((self.lower <= theta) & (theta <= self.upper)))

@@ -9,6 +9,9 @@ what no budget limits, and `c` is the value on the clean data (up to `a₀`). Al
 - gate: it flips only if `a₀ + Σ_{i∈S} a_i ≥ |c|`, and then `Σ_{i∈S} min(1, a_i/(|c| − a₀)) ≥ 1`; so row `i` costs
   `min(1, a_i/(|c| − a₀))`, and for k = 1 either 1 or nothing.
 
+- smooth function: `φ(x) = φ(c) + φ'(c)·(x−c)` but for `½·max|φ''|·|x−c|²`, at most `q·|x−c|` with `q = ½·max|φ''|·D`; so row `i`
+  costs `q·a_i`.
+
 All amounts are rounded up.
 """
 
@@ -20,9 +23,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.engines import smooth
 from mibp_cert.engines.forms import Form, Symbols, upward
-from mibp_cert.engines.rounding import Array, gamma
+from mibp_cert.engines.rounding import UNIT, Array, gamma
 from mibp_cert.graph import Spec
+from mibp_cert.graph.smooth import SMOOTH
 
 
 def add(symbols: Symbols, a: Array | None, b: Array | None, shape: tuple[int, ...]) -> Array | None:
@@ -138,3 +143,30 @@ def kinks(a: Form, unstable: NDArray[np.bool_], *, gate: bool) -> Kinks:
     low, high = np.minimum(a.range.low, 0.0), np.maximum(a.range.high, 0.0)
     band = -low * high / np.maximum(high - low, 1e-300)
     return found.worth_it(found.relu()[0], 0.5 * band)
+
+
+@dataclass(frozen=True, eq=False)
+class Tangent:
+    """A smooth function around the clean value, and what dirty rows cost there."""
+
+    taken: NDArray[np.bool_]
+    """Elements for which this is better than a band that no budget limits."""
+    slope: Array
+    value: Array
+    slack: Array
+    rows: Array
+
+
+def tangent(name: str, a: Form, otherwise: Array) -> Tangent:
+    """The tangent at the centre, taken where its total error is below half the secant's band (`otherwise`)."""
+    function, (always, rows) = SMOOTH[name], _deviation(a)
+    value, slope = function.value(a.centre), function.slope(a.centre)
+    q = 0.5 * function.curvature(a.range.low, a.range.high) * a.distance()
+    # The slope is a float near the real one.
+    q = upward(q + 64.0 * UNIT * (1.0 + np.abs(a.centre)) * (1.0 + np.abs(slope)), 6)
+    share = q[..., None] * rows * (1.0 + gamma(4))
+    rest = smooth.margin(function, a.centre, value) + 8.0 * UNIT * (np.abs(value) + np.abs(slope) * a.raw)
+    slack = upward(np.abs(slope) * a.slack + q * always + rest, 8)
+    total = q * always + a.symbols.top(share)
+    taken = np.isfinite(slack) & np.isfinite(value) & np.isfinite(slope) & (total < otherwise)
+    return Tangent(taken, slope, value, slack, np.where(taken[..., None], share, 0.0))

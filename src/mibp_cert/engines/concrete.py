@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mibp_cert.engines.rounding import Array
 from mibp_cert.graph import Graph, Node, Rule, interpret, outputs_of, parse_spec
+from mibp_cert.graph.smooth import SMOOTH
 from mibp_cert.nets import Step
 
 
@@ -40,20 +41,21 @@ def _stretch(value: Array, rank: int, target: int) -> Array:
     return value.reshape(value.shape[:lead] + (1,) * (target - rank) + value.shape[lead:])
 
 
-def _gather(node: Node, a: Array) -> Array:
-    out: Array = np.take(a, node.attribute, axis=-len(node.shape))
-    return out
+def _reshape(node: Node, a: Array) -> Array:
+    return a.reshape(a.shape[: a.ndim - node.attribute] + node.shape)
 
 
 TABLE: dict[str, Rule] = {
     "const": lambda node: node.attribute,
     "add": _add,
-    "scale": lambda node, a: float(node.attribute) * a,
+    "scale": lambda node, a: float(node.attribute.value) * a,
     "contract": _contract,
     "relu": lambda node, a: np.maximum(a, 0.0),
     "step": lambda node, a: np.where(a >= 0.0 if node.attribute else a > 0.0, 1.0, 0.0),
     "sum": lambda node, a: a.sum(axis=node.attribute),
-    "gather": _gather,
+    "gather": lambda node, a: node.attribute.of(a),
+    "reshape": _reshape,
+    "smooth": lambda node, a: SMOOTH[node.attribute].value(a),
 }
 
 

@@ -18,6 +18,9 @@ interval arithmetic on the operands' ranges, intersected with the range of the a
 *Gates and relus*, on `z ∈ [l, u]`: stable ones are linear or constant; an unstable gate is a binary `g` with
 `z ≤ u·g`, `z ≥ l·(1−g)`; an unstable relu is `y ≥ 0`, `y ≥ z`, `y ≤ u·g`, `y ≤ z − l·(1−g)` with the same `g`. Both sides
 are allowed at the kink.
+
+*Smooth functions.* One line with its band, `φ(z) = k·z + band`, where the band is below `tolerance` times the range of `φ(z)`;
+else as many pieces as it takes, each a straight line with an error of its own, chosen by binaries.
 """
 
 from __future__ import annotations
@@ -29,13 +32,16 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from mibp_cert.engines import interval
+from mibp_cert.engines import interval, smooth
 from mibp_cert.engines.rounding import Interval, gamma
 from mibp_cert.graph import Graph, Node, Rule, interpret
 from mibp_cert.graph.ops import Shape, product_index
+from mibp_cert.graph.smooth import SMOOTH
 from mibp_cert.solvers.program import Affine, Array, Index, ProgramBuilder, with_columns
 
 NONE = -1
+LARGEST_PIECES = 32
+"""Pieces of a smooth function at most."""
 
 
 @dataclass(eq=False)
@@ -94,6 +100,8 @@ class Encoder:
             "step": self._step,
             "sum": self._sum,
             "gather": self._gather,
+            "reshape": self._reshape,
+            "smooth": self._smooth,
         }
 
     def declare(self, affine: Affine, low: Array, high: Array) -> Symbolic:
@@ -133,8 +141,8 @@ class Encoder:
         return self._finish(node, Affine(a.affine.centre[ia] + b.affine.centre[ib], linear, slack), a, b)
 
     def _scale(self, node: Node, a: Symbolic) -> Symbolic:
-        factor = float(node.attribute)
-        slack = abs(factor) * (a.affine.slack + rounding(8) * a.size)
+        factor, size = float(node.attribute.value), float(node.attribute.size)
+        slack = abs(factor) * a.affine.slack + rounding(8) * size * a.size
         affine = Affine(factor * a.affine.centre, factor * a.affine.linear, slack)
         return self._finish(node, affine, a)
 
@@ -150,9 +158,19 @@ class Encoder:
 
     def _gather(self, node: Node, a: Symbolic) -> Symbolic:
         shape = a.range.low.shape
-        index = np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)[node.attribute].ravel()
-        affine = Affine(a.affine.centre[index], a.affine.linear[index], a.affine.slack[index])
-        return Symbolic(affine, a.range[node.attribute], a.variable[index], a.sign[index], a.gate[index], a.size[index])
+        places = np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)
+        inside = node.attribute.of(np.ones(shape)).ravel() > 0
+        index = np.where(inside, node.attribute.of(places).ravel(), 0)
+        keep = inside.astype(np.float64)
+        linear = sparse.csr_matrix(sparse.diags(keep) @ a.affine.linear[index])
+        linear.eliminate_zeros()
+        affine = Affine(keep * a.affine.centre[index], linear, keep * a.affine.slack[index])
+        both = interval.TABLE["gather"](node, a.range)
+        variable, gate = np.where(inside, a.variable[index], NONE), np.where(inside, a.gate[index], NONE)
+        return Symbolic(affine, both, variable, a.sign[index], gate, keep * a.size[index])
+
+    def _reshape(self, node: Node, a: Symbolic) -> Symbolic:
+        return Symbolic(a.affine, interval.TABLE["reshape"](node, a.range), a.variable, a.sign, a.gate, a.size)
 
     # Products --------------------------------------------------------------------------------------------------------
 
@@ -310,6 +328,82 @@ class Encoder:
             g = self._gates(z, kink)
             linear = sparse.csr_matrix((np.ones(len(kink)), (kink, g)), shape=(len(centre), self.builder.variables))
         return self._finish(node, Affine(centre, linear, np.zeros(len(centre))), z)
+
+    # Smooth functions ------------------------------------------------------------------------------------------------
+
+    def _smooth(self, node: Node, z: Symbolic) -> Symbolic:
+        name, low, high = node.attribute, z.low, z.high
+        slope = smooth.secant(name, low, high)
+        bottom, top = smooth.bands(name, low, high, slope)
+        plain = interval.TABLE["smooth"](node, z.range)
+        flat = ~(top - bottom < (plain.high - plain.low).ravel())
+        slope = np.where(flat, 0.0, slope)
+        bottom, top = np.where(flat, plain.low.ravel(), bottom), np.where(flat, plain.high.ravel(), top)
+        middle = np.where(np.isfinite(top - bottom), 0.5 * (bottom + top), 0.0)
+        half = np.nextafter(np.maximum(top - middle, middle - bottom) * (1.0 + rounding(2)), np.inf)
+        size = np.abs(slope)
+        slack = size * z.affine.slack + half + rounding(8) * (size * z.size + np.abs(middle))
+        centre = slope * z.affine.centre + middle
+        linear = sparse.csr_matrix(sparse.diags(slope) @ self._columns(z.affine.linear))
+        # One line leaves `half`, m pieces leave `half/m²`: as many as the tolerance asks for.
+        asked = self.tolerance * 0.5 * (plain.high - plain.low).ravel()
+        with np.errstate(all="ignore"):
+            pieces = np.ceil(np.sqrt(half / asked))
+        pieces = np.where(np.isfinite(pieces) & (z.radius > 0), np.clip(pieces, 1, LARGEST_PIECES), 1).astype(np.intp)
+        for count in np.unique(pieces[pieces > 1]).tolist():
+            chosen = np.flatnonzero(pieces == count)
+            own, values, slack[chosen] = self._piecewise(name, z, chosen, count)
+            rises = np.diff(values, axis=1)
+            centre[chosen] = values[:, 0] + 0.5 * rises.sum(axis=1)
+            keep = np.ones(len(centre))
+            keep[chosen] = 0.0
+            linear = sparse.diags(keep) @ self._columns(linear) + sparse.csr_matrix(
+                (0.5 * rises.ravel(), (np.repeat(chosen, count), own.ravel())),
+                shape=(len(centre), self.builder.variables),
+            )
+        linear = sparse.csr_matrix(linear)
+        linear.eliminate_zeros()
+        return self._finish(node, Affine(centre, linear, slack), z)
+
+    def _piecewise(self, name: str, z: Symbolic, elements: Index, count: int) -> tuple[Index, Array, Array]:
+        """Variables `e` (elements × pieces), values at the `count + 1` points, and what the straight lines between them miss.
+
+        With `w_j = (1 + e_j)/2`: `z = x₀ + Σ w_j·(x_j − x_{j−1})`, and a piece is begun only when the one before is full, by
+        binaries `w_{j+1} ≤ b_j ≤ w_j`. Then `φ(z) = φ(x₀) + Σ w_j·(φ(x_j) − φ(x_{j−1}))` but for the lines' error.
+        """
+        low, high = z.low[elements], z.high[elements]
+        points = low[:, None] + (high - low)[:, None] * (np.arange(count + 1) / count)
+        points[:, 0], points[:, -1] = low, high
+        values, function = SMOOTH[name].value(points), SMOOTH[name]
+        gap = np.diff(points, axis=1).max(axis=1) * (1.0 + rounding(4))
+        error = gap * gap / 8.0 * function.curvature(low, high) * (1.0 + rounding(4))
+        error = (
+            error
+            + smooth.margin(function, points, values).max(axis=1)
+            + rounding(4 * count + 8) * np.abs(values).max(axis=1)
+        )
+        n = len(elements)
+        e = self.builder.add_variables(n * count).reshape(n, count)
+        variables, slope, middle = self._argument(z, elements)
+        steps = np.diff(points, axis=1)
+        terms: list[tuple[Index, Array | float]] = [(e[:, j], 0.5 * steps[:, j]) for j in range(count)]
+        constant = points[:, 0] + 0.5 * steps.sum(axis=1)
+        # Rounding of the points and of this row, as an allowance in the row itself.
+        slip = rounding(4 * count) * np.maximum(np.abs(low), np.abs(high))
+        self._rows(
+            *terms,
+            (variables, -slope),
+            lower=middle - constant - slip,
+            upper=middle - constant + slip,
+            owner=e[:, 0],
+        )
+        for j in range(count - 1):
+            b = self.builder.add_variables(n, 0.0, 1.0, integer=True)
+            self._rows((e[:, j + 1], 0.5), (b, -1.0), upper=-0.5, owner=e[:, j + 1])
+            self._rows((b, 1.0), (e[:, j], -0.5), upper=0.5, owner=b)
+        # What the allowance moves in `z`, the function moves at most by its largest slope.
+        steepest = np.abs(np.diff(values, axis=1) / np.where(steps > 0, steps, 1.0)).max(axis=1)
+        return e, values, error + slip * (steepest + gap * function.curvature(low, high))
 
     def _rows(
         self,

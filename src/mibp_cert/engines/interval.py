@@ -1,7 +1,7 @@
 """The `interval` engine (FullCert): interval arithmetic, operation by operation, rounded outward.
 
 Every rule encloses the real operation on all members of its operands *and* any float64 evaluation of it. The rules are
-monotone: wider operands give wider results, to the last bit.
+monotone: wider operands give wider results, to the last bit (smooth functions: as far as the library's own values are).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 
+from mibp_cert.engines import smooth
 from mibp_cert.engines.base import Box, Engine, StepReport, data_intervals
 from mibp_cert.engines.rounding import Array, Interval, add_down, add_up, scale_down, scale_up, sum_error
 from mibp_cert.graph import Graph, Node, Rule, interpret, outputs_of, parse_spec
@@ -22,7 +23,7 @@ def _add(node: Node, a: Interval, b: Interval) -> Interval:
 
 
 def _scale(node: Node, a: Interval) -> Interval:
-    first, last = (a.low, a.high) if node.attribute >= 0 else (a.high, a.low)
+    first, last = (a.low, a.high) if node.attribute.value >= 0 else (a.high, a.low)
     return Interval(scale_down(first, node.attribute), scale_up(last, node.attribute))
 
 
@@ -59,7 +60,9 @@ TABLE: dict[str, Rule] = {
     "relu": lambda node, a: Interval(np.maximum(a.low, 0.0), np.maximum(a.high, 0.0)),
     "step": _step,
     "sum": lambda node, a: _rounded_sum(a.low, a.high, node.attribute, False),
-    "gather": lambda node, a: a[node.attribute],
+    "gather": lambda node, a: Interval(node.attribute.of(a.low), node.attribute.of(a.high)),
+    "reshape": lambda node, a: Interval(a.low.reshape(node.shape), a.high.reshape(node.shape)),
+    "smooth": lambda node, a: smooth.range_of(node.attribute, a),
 }
 
 

@@ -24,6 +24,7 @@ from scipy.optimize import linprog
 from mibp_cert.engines import concrete
 from mibp_cert.engines.rounding import Array
 from mibp_cert.graph import Graph, Node, parse_spec
+from mibp_cert.graph.smooth import SMOOTH
 from mibp_cert.solvers.program import Affine, Index, Program, with_columns
 
 MARGIN = 1e-6
@@ -242,7 +243,7 @@ def _pull_back(node: Node, upstream: Array, values: list[Array], claims: Mapping
         case "add":
             return [_unbroadcast(upstream, operand.shape) for operand in operands]
         case "scale":
-            return [float(node.attribute) * upstream]
+            return [float(node.attribute.value) * upstream]
         case "contract":
             spec = parse_spec(node.attribute)
             return [
@@ -260,10 +261,16 @@ def _pull_back(node: Node, upstream: Array, values: list[Array], claims: Mapping
             spread = np.expand_dims(upstream, tuple(sorted(node.attribute)))
             return [np.broadcast_to(spread, (len(upstream), *operands[0].shape))]
         case "gather":
-            piece = np.zeros((len(upstream), *operands[0].shape))
-            for row, source in enumerate(node.attribute.tolist()):  # a row may be gathered twice
-                piece[:, source] += upstream[:, row]
-            return [piece]
+            shape = operands[0].shape
+            place = node.attribute.of(np.arange(1, operands[0].size + 1).reshape(shape)).ravel()
+            piece = np.zeros((len(upstream), operands[0].size + 1))
+            # An element may be gathered twice; place 0 takes what lies outside.
+            np.add.at(piece.T, place, upstream.reshape(len(upstream), -1).T)
+            return [piece[:, 1:].reshape(len(upstream), *shape)]
+        case "reshape":
+            return [upstream.reshape(len(upstream), *operands[0].shape)]
+        case "smooth":
+            return [upstream * SMOOTH[node.attribute].slope(operands[0])]
     raise AssertionError(f"no derivative of {node.op}")
 
 

@@ -8,7 +8,7 @@ remainder, so that later steps know it too. Above a budget the smallest generato
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,16 @@ class RelationalSet(Box):
     @property
     def data(self) -> int:
         return self.noise.symbols
+
+    def first(self, count: int) -> RelationalSet:
+        return replace(
+            self,
+            lower=self.lower[:count],
+            upper=self.upper[:count],
+            middle=self.middle[:count],
+            linear=self.linear[:count],
+            slack=self.slack[:count],
+        )
 
     def residual(self, theta: Array, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         """What is left of `θ` after the known data noise: `θ − c − G_data·ε`, in extended precision."""
@@ -108,6 +118,9 @@ class CaseSet(Box):
         lower = np.min([state.lower for state in states], axis=0)
         # min and max skip nothing: a NaN in any case stays one.
         return cls(lower, np.max([state.upper for state in states], axis=0), tuple(states), threats)
+
+    def first(self, count: int) -> CaseSet:
+        return CaseSet(self.lower[:count], self.upper[:count], tuple(s.first(count) for s in self.states), self.threats)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ result by at most `γ_n` times the same expression in absolute values, plus `n·
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from mibp_cert.graph import Factor
 
 Array = NDArray[np.float64]
 
@@ -44,19 +45,20 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     return total, np.where(np.isfinite(error), error, np.nan)
 
 
-def scale_down(a: Array, factor: Fraction) -> Array:
+def scale_down(a: Array, factor: Factor) -> Array:
     """A float not above the real `factor · a`; exact for `a = 0` and for `factor = ±1`.
 
     Allows for the rounding of the factor itself, of the product, and of a training run that divides and multiplies by
-    the factor's parts one after the other (four roundings of `u` each).
+    the factor's parts one after the other, or sums them up (eight roundings of `u` each, relative to the factor's size).
     """
-    product = float(factor) * a
-    if abs(factor) == 1:
+    product = float(factor.value) * a
+    if factor.exact:
         return product
-    return np.where(a == 0.0, 0.0, np.nextafter(product - 4.0 * UNIT * np.abs(product), -np.inf))
+    slip = 8.0 * UNIT * (float(factor.size) * (1.0 + 2.0 * UNIT) * np.abs(a))
+    return np.where(a == 0.0, 0.0, np.nextafter(product - slip, -np.inf))
 
 
-def scale_up(a: Array, factor: Fraction) -> Array:
+def scale_up(a: Array, factor: Factor) -> Array:
     """A float not below the real `factor · a`; see `scale_down`."""
     return -scale_down(-a, factor)
 

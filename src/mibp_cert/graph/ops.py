@@ -11,12 +11,14 @@ Operations, with operands `a`, `b` and result `o`:
 | `input`    | name             | a tensor supplied from outside (a parameter, the data, labels)   |
 | `const`    | array            | a known tensor                                                   |
 | `add`      | operand ranks    | `o = a + b`, with NumPy broadcasting                             |
-| `scale`    | factor           | `o = factor · a`, factor a known rational number                 |
+| `scale`    | factor, size     | `o = factor · a`, factor a known rational number                 |
 | `contract` | spec             | bilinear contraction, `o = einsum(spec, a, b)`; also `a ⊙ b`     |
 | `relu`     |                  | `o = max(0, a)`                                                  |
+| `smooth`   | name             | a smooth function, element by element (`graph.smooth`)           |
 | `step`     | closed           | the gate `o = 1[a > 0]`, or `1[a ≥ 0]` if closed                 |
 | `sum`      | axes (negative)  | `o = Σ a` over the axes                                          |
-| `gather`   | indices          | rows `a[indices]` of the first axis                              |
+| `gather`   | axis, indices    | `a` along one axis at indices of any shape; 0 where one is −1     |
+| `reshape`  | rank of `a`      | the same elements in another shape                               |
 
 Axes are counted from the end, so that an engine may carry extra leading axes (many datasets at once).
 """
@@ -27,12 +29,46 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mibp_cert.graph.smooth import SMOOTH
+
 Shape = tuple[int, ...]
+
+
+class Factor(NamedTuple):
+    """A known number `value`, and the `size` of the parts that a training run may sum up to form it, `|value|` at least.
+
+    A run that computes `θ − λκθ` instead of `(1 − λκ)·θ` rounds relative to `1 + λκ`, however small the factor is.
+    """
+
+    value: Fraction
+    size: Fraction
+
+    @property
+    def exact(self) -> bool:
+        """Multiplication by ±1 rounds nothing."""
+        return abs(self.value) == 1 == self.size
+
+
+class Pick(NamedTuple):
+    """Indices along one axis (counted from the end of the operand); −1 stands for a zero."""
+
+    axis: int
+    indices: NDArray[np.intp]
+
+    def of(self, array: NDArray[Any], later: int = 0) -> NDArray[Any]:
+        """The picked elements of an array that has `later` more axes at its end."""
+        axis = self.axis - later
+        taken: NDArray[Any] = np.take(array, self.indices, axis=axis)
+        outside = self.indices < 0
+        if outside.any():
+            start = array.ndim + axis
+            taken[(slice(None),) * start + np.nonzero(outside)] = 0
+        return taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +195,9 @@ class GraphBuilder:
         ranks = (len(self.shape(a)), len(self.shape(b)))
         return self._append("add", (a, b), np.broadcast_shapes(self.shape(a), self.shape(b)), ranks)
 
-    def scale(self, a: int, factor: Fraction | float) -> int:
-        return self._append("scale", (a,), self.shape(a), Fraction(factor))
+    def scale(self, a: int, factor: Fraction | float, size: Fraction | None = None) -> int:
+        value = Fraction(factor)
+        return self._append("scale", (a,), self.shape(a), Factor(value, abs(value) if size is None else size))
 
     def subtract(self, a: int, b: int) -> int:
         """`a − b`, written as `a + (−1)·b`."""
@@ -175,6 +212,16 @@ class GraphBuilder:
                     raise ValueError(f"{spec}: axis {letter!r} has sizes {sizes[letter]} and {size}")
         return self._append("contract", (a, b), tuple(sizes[c] for c in parsed.out), spec)
 
+    def multiply(self, a: int, b: int) -> int:
+        """`a ⊙ b`, for operands of the same shape."""
+        letters = "abcdefgh"[: len(self.shape(a))]
+        return self.contract(f"{letters},{letters}->{letters}", a, b)
+
+    def smooth(self, a: int, name: str) -> int:
+        if name not in SMOOTH:
+            raise ValueError(f"there is no smooth function called {name!r}")
+        return self._append("smooth", (a,), self.shape(a), name)
+
     def relu(self, a: int) -> int:
         return self._append("relu", (a,), self.shape(a))
 
@@ -188,10 +235,22 @@ class GraphBuilder:
         dropped = {rank + axis for axis in axes}
         return self._append("sum", (a,), tuple(n for i, n in enumerate(self.shape(a)) if i not in dropped), tuple(axes))
 
-    def gather(self, a: int, indices: ArrayLike) -> int:
-        rows = np.array(indices, dtype=np.intp)
-        rows.setflags(write=False)
-        return self._append("gather", (a,), (len(rows), *self.shape(a)[1:]), rows)
+    def gather(self, a: int, indices: ArrayLike, axis: int) -> int:
+        picked = np.array(indices, dtype=np.intp)
+        picked.setflags(write=False)
+        shape = self.shape(a)
+        if not -len(shape) <= axis < 0:
+            raise ValueError("axes are counted from the end: use negative numbers")
+        place = len(shape) + axis
+        if picked.size and not (picked.min() >= -1 and picked.max() < shape[place]):
+            raise ValueError(f"an index is outside of the {shape[place]} entries of axis {axis}")
+        out = (*shape[:place], *picked.shape, *shape[place + 1 :])
+        return self._append("gather", (a,), out, Pick(axis, picked))
+
+    def reshape(self, a: int, shape: Shape) -> int:
+        if int(np.prod(shape)) != int(np.prod(self.shape(a))):
+            raise ValueError(f"{self.shape(a)} cannot be reshaped to {shape}")
+        return self._append("reshape", (a,), shape, len(self.shape(a)))
 
     def finish(self, outputs: dict[str, int]) -> Graph:
         """Freeze the graph, keeping only the nodes that some output needs (every input is kept)."""

@@ -1,22 +1,28 @@
 """Networks, losses and optimisers: forward, backward and update in graph operations."""
 
-from mibp_cert.nets.layers import Layer, Linear, ReLU
-from mibp_cert.nets.losses import BinaryHinge, Loss, MarginHinge, loss_named
+from mibp_cert.nets.layers import AvgPool2d, Conv2d, Flatten, Layer, LeakyReLU, Linear, ReLU, Sigmoid, Tanh
+from mibp_cert.nets.losses import LOSSES, Loss, loss_named
 from mibp_cert.nets.network import Layout, Network
-from mibp_cert.nets.optim import SGD
+from mibp_cert.nets.optim import SGD, learning_rates
 from mibp_cert.nets.step import Step, trace_steps
 
 __all__ = [
+    "LOSSES",
     "SGD",
-    "BinaryHinge",
+    "AvgPool2d",
+    "Conv2d",
+    "Flatten",
     "Layer",
     "Layout",
+    "LeakyReLU",
     "Linear",
     "Loss",
-    "MarginHinge",
     "Network",
     "ReLU",
+    "Sigmoid",
     "Step",
+    "Tanh",
+    "learning_rates",
     "loss_named",
     "trace_steps",
 ]

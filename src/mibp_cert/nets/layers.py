@@ -1,9 +1,15 @@
-"""Layers: forward and backward pass, written once in graph operations; no layer knows an engine."""
+"""Layers: forward and backward pass, written once in graph operations; no layer knows an engine.
+
+Between layers a batch is a table, rows × features. Layers for images read the features of a row in PyTorch's order, channel by
+channel, line by line.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +19,8 @@ from mibp_cert.graph import GraphBuilder
 from mibp_cert.graph.ops import Shape
 
 INITIALISATIONS = ("torch", "fullcert")
+Index = NDArray[np.intp]
+Tape = tuple[int, ...]
 
 
 class Layer(ABC):
@@ -21,27 +29,34 @@ class Layer(ABC):
     `forward` returns the output node and whatever nodes `backward` needs again (the tape).
     """
 
-    @abstractmethod
     def parameter_shapes(self) -> dict[str, Shape]:
         """Local parameter names and shapes, in the order in which they are stored."""
+        return {}
 
-    @abstractmethod
     def initialise(self, rng: np.random.Generator, scheme: str) -> dict[str, NDArray[np.float64]]:
-        """Draw initial values."""
+        """Draw initial values: uniform in `±1/√fan`, with the inputs (`"torch"`, PyTorch's default) or the outputs
+        (`"fullcert"`) of one unit as `fan`."""
+        return {}
 
     @abstractmethod
-    def output_features(self, features: int) -> int:
-        """Number of output features for `features` input features; raises `UserError` if they do not fit."""
+    def output_shape(self, shape: Shape) -> Shape:
+        """Shape of one row's output for one row's input, `(features,)` or `(channels, height, width)`; raises `UserError` if the
+        input does not fit."""
 
     @abstractmethod
-    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int) -> tuple[int, tuple[int, ...]]:
-        """Write the forward pass."""
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
+        """Write the forward pass for rows of this shape."""
 
     @abstractmethod
     def backward(
-        self, g: GraphBuilder, parameters: dict[str, int], tape: tuple[int, ...], upstream: int
+        self, g: GraphBuilder, parameters: dict[str, int], tape: Tape, upstream: int, shape: Shape
     ) -> tuple[int, dict[str, int]]:
         """Write the backward pass: the gradient with respect to the input, and those of the parameters."""
+
+
+def _uniform(rng: np.random.Generator, fan: int, shapes: dict[str, Shape]) -> dict[str, NDArray[np.float64]]:
+    bound = 1.0 / np.sqrt(fan)
+    return {name: rng.uniform(-bound, bound, shape) for name, shape in shapes.items()}
 
 
 @dataclass(frozen=True)
@@ -62,23 +77,21 @@ class Linear(Layer):
         return shapes
 
     def initialise(self, rng: np.random.Generator, scheme: str) -> dict[str, NDArray[np.float64]]:
-        """`"torch"`: uniform in ±1/√in, PyTorch's default; `"fullcert"`: uniform in ±1/√out."""
-        bound = 1.0 / np.sqrt(self.inputs if scheme == "torch" else self.outputs)
-        return {name: rng.uniform(-bound, bound, shape) for name, shape in self.parameter_shapes().items()}
+        return _uniform(rng, self.inputs if scheme == "torch" else self.outputs, self.parameter_shapes())
 
-    def output_features(self, features: int) -> int:
-        if features != self.inputs:
-            raise UserError(f"{self} receives {features} features; make its input size equal to the previous output.")
-        return self.outputs
+    def output_shape(self, shape: Shape) -> Shape:
+        if shape != (self.inputs,):
+            raise UserError(f"{self} takes {self.inputs} features")
+        return (self.outputs,)
 
-    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int) -> tuple[int, tuple[int, ...]]:
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
         out = g.contract("bi,oi->bo", a, parameters["weight"])
         if self.bias:
             out = g.add(out, parameters["bias"])
         return out, (a,)
 
     def backward(
-        self, g: GraphBuilder, parameters: dict[str, int], tape: tuple[int, ...], upstream: int
+        self, g: GraphBuilder, parameters: dict[str, int], tape: Tape, upstream: int, shape: Shape
     ) -> tuple[int, dict[str, int]]:
         (a,) = tape
         gradients = {"weight": g.contract("bo,bi->oi", upstream, a)}
@@ -87,24 +100,226 @@ class Linear(Layer):
         return g.contract("bo,oi->bi", upstream, parameters["weight"]), gradients
 
 
-@dataclass(frozen=True)
-class ReLU(Layer):
-    """`o = max(0, a)`, with derivative `1[a > 0]` (zero at the kink)."""
+class Activation(Layer):
+    """A function of each feature, without parameters."""
 
-    def parameter_shapes(self) -> dict[str, Shape]:
-        return {}
+    def output_shape(self, shape: Shape) -> Shape:
+        return shape
 
-    def initialise(self, rng: np.random.Generator, scheme: str) -> dict[str, NDArray[np.float64]]:
-        return {}
-
-    def output_features(self, features: int) -> int:
-        return features
-
-    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int) -> tuple[int, tuple[int, ...]]:
-        return g.relu(a), (a,)
+    @abstractmethod
+    def derivative(self, g: GraphBuilder, tape: Tape) -> int:
+        """Write the function's derivative at the features of the tape."""
 
     def backward(
-        self, g: GraphBuilder, parameters: dict[str, int], tape: tuple[int, ...], upstream: int
+        self, g: GraphBuilder, parameters: dict[str, int], tape: Tape, upstream: int, shape: Shape
     ) -> tuple[int, dict[str, int]]:
-        (a,) = tape
-        return g.contract("bi,bi->bi", g.step(a, closed=False), upstream), {}
+        return g.multiply(self.derivative(g, tape), upstream), {}
+
+
+@dataclass(frozen=True)
+class ReLU(Activation):
+    """`o = max(0, a)`, with derivative `1[a > 0]` (zero at the kink)."""
+
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
+        return g.relu(a), (a,)
+
+    def derivative(self, g: GraphBuilder, tape: Tape) -> int:
+        return g.step(tape[0], closed=False)
+
+
+@dataclass(frozen=True)
+class LeakyReLU(Activation):
+    """`o = max(0, a) + s·min(0, a)`, written `s·a + (1 − s)·max(0, a)`; derivative `s + (1 − s)·1[a > 0]`."""
+
+    slope: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.slope < 1:
+            raise UserError(f"The slope of LeakyReLU must be at least 0 and below 1, got {self.slope}.")
+
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
+        slope = Fraction(self.slope)
+        return g.add(g.scale(a, slope), g.scale(g.relu(a), 1 - slope)), (a,)
+
+    def derivative(self, g: GraphBuilder, tape: Tape) -> int:
+        slope = Fraction(self.slope)
+        return g.add(g.scale(g.step(tape[0], closed=False), 1 - slope), g.const(self.slope))
+
+
+@dataclass(frozen=True)
+class Sigmoid(Activation):
+    """`o = σ(a) = 1/(1 + e⁻ᵃ)`, with derivative `σ(a)(1 − σ(a))`."""
+
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
+        return g.smooth(a, "sigmoid"), (a,)
+
+    def derivative(self, g: GraphBuilder, tape: Tape) -> int:
+        return g.smooth(tape[0], "sigmoid slope")
+
+
+@dataclass(frozen=True)
+class Tanh(Activation):
+    """`o = tanh(a)`, with derivative `1 − tanh²(a)`."""
+
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
+        return g.smooth(a, "tanh"), (a,)
+
+    def derivative(self, g: GraphBuilder, tape: Tape) -> int:
+        return g.smooth(tape[0], "tanh slope")
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """An image becomes a row of features, channel by channel, line by line."""
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return (int(np.prod(shape)),)
+
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
+        return a, ()
+
+    def backward(
+        self, g: GraphBuilder, parameters: dict[str, int], tape: Tape, upstream: int, shape: Shape
+    ) -> tuple[int, dict[str, int]]:
+        return upstream, {}
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where the windows of a convolution or a pooling lie: `kernel` × `kernel`, `stride` apart, `padding` zeros around."""
+
+    kernel: int
+    stride: int
+    padding: int
+
+    def check(self, layer: Layer, shape: Shape) -> tuple[int, int]:
+        """Height and width of the output; raises `UserError` if the windows do not fit the image."""
+        if self.kernel < 1 or self.stride < 1 or not 0 <= 2 * self.padding <= 2 * (self.kernel - 1):
+            raise UserError(f"{layer} needs a kernel and a stride of at least 1, and a padding below the kernel's size")
+        if len(shape) != 3:
+            raise UserError(f"{layer} takes images, given as (channels, height, width)")
+        size = [(n + 2 * self.padding - self.kernel) // self.stride + 1 for n in shape[1:]]
+        if min(size) < 1:
+            raise UserError(f"{layer} needs an image of at least {self.kernel - 2 * self.padding} × the same")
+        return size[0], size[1]
+
+    def places(self, height: int, width: int) -> Index:
+        """Flat place in the image of every cell of every window (windows × cells), −1 for padding."""
+        return _places(self, height, width)
+
+
+@lru_cache(maxsize=64)
+def _places(windows: Windows, height: int, width: int) -> Index:
+    starts = [np.arange(0, n + 2 * windows.padding - windows.kernel + 1, windows.stride) for n in (height, width)]
+    offset = np.arange(windows.kernel) - windows.padding
+    row = starts[0][:, None, None, None] + offset[None, None, :, None]
+    column = starts[1][None, :, None, None] + offset[None, None, None, :]
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    place = np.where(inside, row * width + column, -1)
+    return place.reshape(len(starts[0]) * len(starts[1]), -1).astype(np.intp)
+
+
+def _inverse(places: Index, size: int) -> Index:
+    """For every one of `size` places, where it occurs in the flat `places` (size × most occurrences, padded with −1)."""
+    flat = places.ravel()
+    order = np.argsort(flat, kind="stable")
+    order = order[flat[order] >= 0]
+    counts = np.bincount(flat[order], minlength=size)
+    first = np.cumsum(counts) - counts
+    out = np.full((size, int(counts.max(initial=1))), -1, dtype=np.intp)
+    out[flat[order], np.arange(len(order)) - first[flat[order]]] = order
+    return out
+
+
+@dataclass(frozen=True)
+class Conv2d(Layer):
+    """Convolution: `o[c, p] = b[c] + Σ_k W[c, k]·a[window p, cell k]`, a gather of the windows and one contraction.
+
+    `W` has the shape (out, in, kernel, kernel). Gradients: `∂J/∂W = Σ_{rows, p} (∂J/∂o[·, p]) a[window p]ᵀ`, and `∂J/∂a` collects
+    `Wᵀ ∂J/∂o` over the windows that a cell lies in.
+    """
+
+    channels: int
+    filters: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    bias: bool = True
+
+    @property
+    def _windows(self) -> Windows:
+        return Windows(self.kernel, self.stride, self.padding)
+
+    def parameter_shapes(self) -> dict[str, Shape]:
+        shapes: dict[str, Shape] = {"weight": (self.filters, self.channels, self.kernel, self.kernel)}
+        if self.bias:
+            shapes["bias"] = (self.filters,)
+        return shapes
+
+    def initialise(self, rng: np.random.Generator, scheme: str) -> dict[str, NDArray[np.float64]]:
+        fan = (self.channels if scheme == "torch" else self.filters) * self.kernel**2
+        return _uniform(rng, fan, self.parameter_shapes())
+
+    def output_shape(self, shape: Shape) -> Shape:
+        size = self._windows.check(self, shape)
+        if shape[0] != self.channels:
+            raise UserError(f"{self} takes {self.channels} channels")
+        return (self.filters, *size)
+
+    def _cells(self, shape: Shape) -> Index:
+        """Flat feature of every cell of every window, channels one after the other (windows × cells of all channels)."""
+        places, size = self._windows.places(shape[1], shape[2]), shape[1] * shape[2]
+        return np.concatenate([np.where(places < 0, -1, places + c * size) for c in range(self.channels)], axis=1)
+
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
+        cells = self._cells(shape)
+        windows = g.gather(a, cells, -1)
+        weight = g.reshape(parameters["weight"], (self.filters, cells.shape[1]))
+        out = g.contract("bpk,ok->bop", windows, weight)
+        if self.bias:
+            out = g.add(out, g.reshape(parameters["bias"], (self.filters, 1)))
+        return g.reshape(out, (g.shape(a)[0], self.filters * len(cells))), (windows, weight)
+
+    def backward(
+        self, g: GraphBuilder, parameters: dict[str, int], tape: Tape, upstream: int, shape: Shape
+    ) -> tuple[int, dict[str, int]]:
+        windows, weight = tape
+        cells, rows = self._cells(shape), g.shape(upstream)[0]
+        change = g.reshape(upstream, (rows, self.filters, len(cells)))
+        own = g.contract("bop,bpk->ok", change, windows)
+        gradients = {"weight": g.reshape(own, self.parameter_shapes()["weight"])}
+        if self.bias:
+            gradients["bias"] = g.sum(change, (-3, -1))
+        spread = g.reshape(g.contract("bop,ok->bpk", change, weight), (rows, cells.size))
+        return g.sum(g.gather(spread, _inverse(cells, int(np.prod(shape))), -1), (-1,)), gradients
+
+
+@dataclass(frozen=True)
+class AvgPool2d(Layer):
+    """Mean over windows of `kernel` × `kernel` cells, `stride` apart (default: side by side)."""
+
+    kernel: int
+    stride: int | None = None
+
+    @property
+    def _windows(self) -> Windows:
+        return Windows(self.kernel, self.kernel if self.stride is None else self.stride, 0)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return (shape[0], *self._windows.check(self, shape))
+
+    def _cells(self, shape: Shape) -> Index:
+        """Flat feature of every cell of every window of every channel (channels · windows × cells)."""
+        places, size = self._windows.places(shape[1], shape[2]), shape[1] * shape[2]
+        return np.concatenate([places + c * size for c in range(shape[0])])
+
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
+        return g.scale(g.sum(g.gather(a, self._cells(shape), -1), (-1,)), Fraction(1, self.kernel**2)), ()
+
+    def backward(
+        self, g: GraphBuilder, parameters: dict[str, int], tape: Tape, upstream: int, shape: Shape
+    ) -> tuple[int, dict[str, int]]:
+        # The windows that each cell lies in: the place of a cell in the flat list, divided by the cells of a window.
+        where = _inverse(self._cells(shape), int(np.prod(shape)))
+        windows = np.where(where < 0, -1, where // self.kernel**2)
+        return g.scale(g.sum(g.gather(upstream, windows, -1), (-1,)), Fraction(1, self.kernel**2)), {}

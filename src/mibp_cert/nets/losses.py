@@ -1,12 +1,14 @@
 """Losses: each writes the gradient of its *sum* over the batch with respect to the logits.
 
-Labels are one-hot rows `Y` (rows × classes) and enter as a graph input, so that uncertain labels need no second graph.
+Labels are one-hot rows `Y` (rows × classes), or targets of a regression (rows × outputs), and enter as a graph input, so that
+uncertain labels need no second graph.
 The mean over the batch is taken once, by the optimiser.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mibp_cert.errors import UserError
@@ -33,17 +35,12 @@ class BinaryHinge(Loss):
     """
 
     def check(self, logits: int, classes: int) -> None:
-        if (logits, classes) != (1, 2):
-            raise UserError(
-                f"The one-logit hinge needs 1 logit and 2 classes, got {logits} and {classes}; "
-                "use one logit per class for the margin hinge."
-            )
+        _one_logit("hinge", logits, classes)
 
     def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
-        # y = 2·Y₁ − 1 as a contraction with the constant column (0, 2), so that a one-hot row costs one operation.
-        sign = g.add(g.contract("bc,cu->bu", labels, g.const([[0.0], [2.0]])), g.const(-1.0))
-        slack = g.subtract(g.const(1.0), g.contract("bu,bu->bu", sign, logits))
-        return g.scale(g.contract("bu,bu->bu", sign, g.step(slack, closed=True)), -1.0)
+        sign = _signs(g, labels)
+        slack = g.subtract(g.const(1.0), g.multiply(sign, logits))
+        return g.scale(g.multiply(sign, g.step(slack, closed=True)), -1.0)
 
 
 @dataclass(frozen=True)
@@ -54,26 +51,133 @@ class MarginHinge(Loss):
     """
 
     def check(self, logits: int, classes: int) -> None:
-        if logits != classes or classes < 2:
-            raise UserError(
-                f"The margin hinge needs one logit per class, got {logits} logits for {classes} classes; "
-                "change the size of the last layer."
-            )
+        _one_per_class("margin hinge", logits, classes)
+
+    def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
+        return _pushes(g, logits, labels, lambda slack: g.step(slack, closed=True))
+
+
+@dataclass(frozen=True)
+class SquaredBinaryHinge(Loss):
+    """One logit, `y = 2·Y₁ − 1`: `J = max(0, 1 − y·o)²`, `∂J/∂o = −2y·max(0, 1 − y·o)`."""
+
+    def check(self, logits: int, classes: int) -> None:
+        _one_logit("squared hinge", logits, classes)
+
+    def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
+        sign = _signs(g, labels)
+        slack = g.relu(g.subtract(g.const(1.0), g.multiply(sign, logits)))
+        return g.scale(g.multiply(sign, slack), -2.0)
+
+
+@dataclass(frozen=True)
+class SquaredMarginHinge(Loss):
+    """C logits: `J = Σ_{c≠y} max(0, 1 − o_y + o_c)²`; with `p_c = 2·max(0, 1 − o_y + o_c)·(1 − Y_c)`:
+    `∂J/∂o_c = p_c − Y_c·Σ_c' p_c'`."""
+
+    def check(self, logits: int, classes: int) -> None:
+        _one_per_class("squared margin hinge", logits, classes)
+
+    def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
+        return _pushes(g, logits, labels, lambda slack: g.scale(g.relu(slack), 2.0))
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy(Loss):
+    """One logit: `J = −Y₁·log σ(o) − Y₀·log(1 − σ(o))`, `∂J/∂o = σ(o) − Y₁`."""
+
+    def check(self, logits: int, classes: int) -> None:
+        _one_logit("cross-entropy", logits, classes)
+
+    def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
+        wanted = g.contract("bc,cu->bu", labels, g.const([[0.0], [1.0]]))
+        return g.subtract(g.smooth(logits, "sigmoid"), wanted)
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Loss):
+    """C logits: `J = −Σ_c Y_c·log p_c`, `p_c = e^{o_c}/Σ_d e^{o_d}`, `∂J/∂o_c = p_c − Y_c`.
+
+    Written in differences of logits: `p_c = 1/(1 + Σ_{d≠c} e^{o_d − o_c})`, in which each logit acts in one direction only; for
+    two classes `p₁ = σ(o₁ − o₀)` and `p₀ = 1 − p₁`.
+    """
+
+    def check(self, logits: int, classes: int) -> None:
+        _one_per_class("cross-entropy", logits, classes)
 
     def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
         classes = g.shape(logits)[-1]
-        # A row times the matrix of ones is its sum, once per class: o_y and Σ p without a separate reshape.
-        spread = g.const([[1.0] * classes] * classes)
-        own = g.contract("bd,dc->bc", g.contract("bc,bc->bc", labels, logits), spread)
-        slack = g.add(g.const(1.0), g.subtract(logits, own))
-        other = g.subtract(g.const(1.0), labels)
-        push = g.contract("bc,bc->bc", g.step(slack, closed=True), other)
-        total = g.contract("bd,dc->bc", push, spread)
-        return g.subtract(push, g.contract("bc,bc->bc", labels, total))
+        if classes == 2:
+            last = g.smooth(g.contract("bc,cu->bu", logits, g.const([[-1.0], [1.0]])), "sigmoid")
+            shares = g.add(g.contract("bu,uc->bc", last, g.const([[-1.0, 1.0]])), g.const([1.0, 0.0]))
+            return g.subtract(shares, labels)
+        own = [[c] * (classes - 1) for c in range(classes)]
+        others = [[d for d in range(classes) if d != c] for c in range(classes)]
+        differences = g.subtract(g.gather(logits, others, -1), g.gather(logits, own, -1))
+        total = g.add(g.sum(g.smooth(differences, "exp"), (-1,)), g.const(1.0))
+        return g.subtract(g.smooth(total, "reciprocal"), labels)
+
+
+@dataclass(frozen=True)
+class SquaredError(Loss):
+    """Outputs `o` and targets `Y` of the same number: `J = Σ_c (o_c − Y_c)²`, `∂J/∂o = 2(o − Y)`; for regression, or for one
+    output per class with one-hot targets."""
+
+    def check(self, logits: int, classes: int) -> None:
+        if logits != classes:
+            raise UserError(
+                f"The squared error needs one output per target, got {logits} outputs for {classes} target(s); change the "
+                "size of the last layer."
+            )
+
+    def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
+        return g.scale(g.subtract(logits, labels), 2.0)
+
+
+def _one_logit(name: str, logits: int, classes: int) -> None:
+    if (logits, classes) != (1, 2):
+        raise UserError(
+            f"The one-logit {name} needs 1 logit and 2 classes, got {logits} and {classes}; use one logit per class."
+        )
+
+
+def _one_per_class(name: str, logits: int, classes: int) -> None:
+    if logits != classes or classes < 2:
+        raise UserError(
+            f"The {name} needs one logit per class, got {logits} logits for {classes} classes; "
+            "change the size of the last layer."
+        )
+
+
+def _signs(g: GraphBuilder, labels: int) -> int:
+    """`y = 2·Y₁ − 1` as a contraction with the constant column (0, 2), so that a one-hot row costs one operation."""
+    return g.add(g.contract("bc,cu->bu", labels, g.const([[0.0], [2.0]])), g.const(-1.0))
+
+
+def _pushes(g: GraphBuilder, logits: int, labels: int, weight: Callable[[int], int]) -> int:
+    """`p_c − Y_c·Σ p` for `p_c = weight(1 − o_y + o_c)·(1 − Y_c)`."""
+    classes = g.shape(logits)[-1]
+    # A row times the matrix of ones is its sum, once per class: o_y and Σ p without a separate reshape.
+    spread = g.const([[1.0] * classes] * classes)
+    own = g.contract("bd,dc->bc", g.multiply(labels, logits), spread)
+    slack = g.add(g.const(1.0), g.subtract(logits, own))
+    other = g.subtract(g.const(1.0), labels)
+    push = g.multiply(weight(slack), other)
+    total = g.contract("bd,dc->bc", push, spread)
+    return g.subtract(push, g.multiply(labels, total))
+
+
+LOSSES: dict[str, tuple[type[Loss], type[Loss]]] = {
+    "hinge": (BinaryHinge, MarginHinge),
+    "squared-hinge": (SquaredBinaryHinge, SquaredMarginHinge),
+    "cross-entropy": (BinaryCrossEntropy, CrossEntropy),
+    "squared-error": (SquaredError, SquaredError),
+}
+"""By name: the loss for one logit, and for several."""
 
 
 def loss_named(name: str, logits: int) -> Loss:
-    """The loss called `name`: `"hinge"` is the one-logit hinge for one logit and the margin hinge for more."""
-    if name != "hinge":
-        raise UserError(f"There is no loss called {name!r}; choose 'hinge'.")
-    return BinaryHinge() if logits == 1 else MarginHinge()
+    """The loss called `name`, for one logit or for more."""
+    if name not in LOSSES:
+        raise UserError(f"There is no loss called {name!r}; choose one of {', '.join(LOSSES)}.")
+    return LOSSES[name][0 if logits == 1 else 1]()

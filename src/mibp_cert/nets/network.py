@@ -59,20 +59,33 @@ class Layout:
         return f"{self.names[which]}[{', '.join(str(int(i)) for i in place)}]"
 
 
+def _words(shape: Shape) -> str:
+    return f"{shape[0]} features" if len(shape) == 1 else f"{shape[0]} channel(s) of {shape[1]} × {shape[2]}"
+
+
 @dataclass(frozen=True)
 class Network:
-    """Layers applied one after another to rows of `features` inputs; the last one returns the logits.
+    """Layers applied one after another to rows of inputs; the last one returns the logits.
+
+    `shape` is that of one row: a number of features, or (channels, height, width) of an image whose features are stored channel
+    by channel, line by line.
 
     >>> network = Network.mlp([2, 20, 2])
     >>> network.layout.size
     102
+    >>> from mibp_cert.nets import Conv2d, Flatten
+    >>> Network((Conv2d(1, 4, 3, stride=2), ReLU(), Flatten(), Linear(36, 2)), (1, 8, 8)).sizes
+    [64, 36, 2]
     """
 
     layers: tuple[Layer, ...]
-    features: int
+    shape: int | Shape
 
     def __post_init__(self) -> None:
-        _ = self.logits
+        if len(self.shapes[-1]) != 1:
+            raise UserError(
+                f"The last layer, {self.layers[-1]}, returns images of shape {self.shapes[-1]}; end with Flatten() or Linear."
+            )
 
     @classmethod
     def mlp(cls, sizes: Sequence[int], *, bias: bool = True) -> Network:
@@ -87,22 +100,36 @@ class Network:
             layers.append(Linear(int(fan_in), int(fan_out), bias))
         return cls(tuple(layers), int(sizes[0]))
 
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Shape of one row at the input and after each layer; raises `UserError` naming both layers where they do not fit."""
+        shapes: list[Shape] = [self.shape if isinstance(self.shape, tuple) else (int(self.shape),)]
+        for i, layer in enumerate(self.layers):
+            try:
+                shapes.append(layer.output_shape(shapes[-1]))
+            except UserError as error:
+                before = f"layer {i - 1}, {self.layers[i - 1]}, returns" if i else "the input has"
+                raise UserError(f"Layer {i}, {error}, but {before} {_words(shapes[-1])}.") from None
+        return tuple(shapes)
+
+    @property
+    def features(self) -> int:
+        """Number of features of one row."""
+        return int(np.prod(self.shapes[0]))
+
     @property
     def logits(self) -> int:
-        features = self.features
-        for layer in self.layers:
-            features = layer.output_features(features)
-        return features
+        return self.shapes[-1][0]
 
     @property
     def sizes(self) -> list[int]:
         """Number of features at the input and after each layer with parameters, for example `[2, 20, 2]`."""
-        features, sizes = self.features, [self.features]
-        for layer in self.layers:
-            features = layer.output_features(features)
-            if layer.parameter_shapes():
-                sizes.append(features)
-        return sizes
+        after = [s for s, layer in zip(self.shapes[1:], self.layers, strict=True) if layer.parameter_shapes()]
+        return [int(np.prod(shape)) for shape in (self.shapes[0], *after)]
+
+    def describe(self) -> list[str]:
+        """The layers in words, such as `Linear(inputs=2, outputs=20, bias=True)`."""
+        return [str(layer) for layer in self.layers]
 
     @cached_property
     def layout(self) -> Layout:
@@ -133,20 +160,21 @@ class Network:
         tapes = []
         for i, layer in enumerate(self.layers):
             g.origin = f"layer {i} ({type(layer).__name__})"
-            x, tape = layer.forward(g, self._local(i, parameters), x)
+            x, tape = layer.forward(g, self._local(i, parameters), x, self.shapes[i])
             tapes.append(tape)
         return x, tapes
 
     def backward(
         self, g: GraphBuilder, parameters: Mapping[str, int], tapes: list[tuple[int, ...]], upstream: int
-    ) -> dict[str, int]:
-        """Write the backward pass; returns the gradient node of every parameter."""
+    ) -> tuple[int, dict[str, int]]:
+        """Write the backward pass; returns the gradient nodes of the inputs and of every parameter."""
         gradients: dict[str, int] = {}
         for i in reversed(range(len(self.layers))):
             g.origin = f"layer {i} ({type(self.layers[i]).__name__}), backward"
-            upstream, local = self.layers[i].backward(g, self._local(i, parameters), tapes[i], upstream)
+            local_parameters, shape = self._local(i, parameters), self.shapes[i]
+            upstream, local = self.layers[i].backward(g, local_parameters, tapes[i], upstream, shape)
             gradients.update({f"{i}.{name}": node for name, node in local.items()})
-        return gradients
+        return upstream, gradients
 
     def parameter_inputs(self, g: GraphBuilder) -> dict[str, int]:
         """Declare every parameter as a graph input."""

@@ -1,8 +1,8 @@
 """One training step, or several in a row, as a single graph.
 
-Inputs: every parameter, the data `x` (rows × features) and one-hot labels `y` (rows × classes) of the rows that these
-steps use. Outputs: every parameter after the last step, under its own name. Steps written into one graph share the same
-data inputs, so that "the same dataset in every step" is part of the graph.
+Inputs: every parameter (and its velocity, where there is one), the data `x` (rows × features) and one-hot labels or targets `y`
+(rows × classes) of the rows that these steps use. Outputs: the same state after the last step, under the same names. Steps
+written into one graph share the same data inputs, so that "the same dataset in every step" is part of the graph.
 """
 
 from __future__ import annotations
@@ -17,38 +17,54 @@ from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder
 from mibp_cert.nets.losses import Loss
 from mibp_cert.nets.network import Layout, Network
-from mibp_cert.nets.optim import SGD
+from mibp_cert.nets.optim import SGD, VELOCITY
 
 Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A graph of one or more training steps, the dataset rows behind its `x` and `y`, and the layout of `θ`."""
+    """A graph of one or more training steps, the dataset rows behind its `x` and `y`, and the layout of the state: `θ`, and with
+    momentum its velocity."""
 
     graph: Graph
     rows: Rows
     layout: Layout
 
 
-def trace_steps(network: Network, loss: Loss, optimiser: SGD, classes: int, batches: Sequence[Rows]) -> Step:
-    """Write one step per batch (an array of dataset rows) into one graph."""
+def trace_steps(
+    network: Network,
+    loss: Loss,
+    optimiser: SGD,
+    classes: int,
+    batches: Sequence[Rows],
+    rates: Sequence[float] | None = None,
+) -> Step:
+    """Write one step per batch (an array of dataset rows) into one graph, each with its learning rate (default: the
+    optimiser's)."""
     loss.check(network.logits, classes)
     if not batches or any(len(batch) == 0 for batch in batches):
         raise UserError("A training step needs at least one row; the batch is empty.")
     rows = batches[0] if len(batches) == 1 else np.unique(np.concatenate(batches))
-    g = GraphBuilder()
-    parameters = network.parameter_inputs(g)
+    g, layout = GraphBuilder(), optimiser.state(network.layout)
+    state: dict[str, int] = {
+        name: g.input(name, shape) for name, shape in zip(layout.names, layout.shapes, strict=True)
+    }
     x, y = g.input("x", (len(rows), network.features)), g.input("y", (len(rows), classes))
-    for batch in batches:
+    for batch, rate in zip(batches, rates or [optimiser.learning_rate] * len(batches), strict=True):
         g.origin = "batch"
         same = len(batch) == len(rows) and np.array_equal(batch, rows)
         place = None if same else np.searchsorted(rows, batch)
-        batch_x, batch_y = (x, y) if place is None else (g.gather(x, place), g.gather(y, place))
-        logits, tapes = network.forward(g, parameters, batch_x)
+        batch_x, batch_y = (x, y) if place is None else (g.gather(x, place, -2), g.gather(y, place, -2))
+        logits, tapes = network.forward(g, state, batch_x)
         g.origin = f"loss ({type(loss).__name__})"
         upstream = loss.gradient(g, logits, batch_y)
-        gradients = network.backward(g, parameters, tapes, upstream)
+        _, gradients = network.backward(g, state, tapes, upstream)
         g.origin = f"optimiser ({type(optimiser).__name__})"
-        parameters = {name: optimiser.update(g, parameters[name], gradients[name], len(batch)) for name in parameters}
-    return Step(g.finish(parameters), rows, network.layout)
+        before, state = state, {}
+        for name in network.layout.names:
+            velocity = before.get(VELOCITY + name)
+            state[name], moved = optimiser.update(g, before[name], velocity, gradients[name], len(batch), rate)
+            if moved is not None:
+                state[VELOCITY + name] = moved
+    return Step(g.finish({name: state[name] for name in layout.names}), rows, layout)
