@@ -13,7 +13,6 @@ from mibp_cert.engines import concrete
 from mibp_cert.graph import Graph, parse_spec
 from mibp_cert.nets import Step
 
-
 mp = mpmath.MPContext()
 mp.dps = 60
 

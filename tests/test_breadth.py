@@ -9,14 +9,20 @@ import pytest
 
 import torch_oracle
 from breadth import NAMES, Problem, problem
+from conftest import small_data
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine
+from mibp_cert.engines.crown import CrownEngine
+from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
+from mibp_cert.engines.mibp import MibpEngine, bound_graph, declare_training
 from mibp_cert.engines.relational import RelationalEngine, RelationalSet
+from mibp_cert.nets import SGD, Network, loss_named, trace_steps
+from mibp_cert.solvers import WorkerPool
 from mibp_cert.threats import LInf
-from oracles import digits, evaluate_rational, train_rational, rational
+from oracles import digits, rational, search_extremes, train_rational
 
-ENGINES = {"interval": IntervalEngine, "relational": RelationalEngine}
+ENGINES = {"interval": IntervalEngine, "crown": CrownEngine, "relational": RelationalEngine}
 
 
 def _bounds(engine: Engine, p: Problem, threat: Any) -> list[Box]:
@@ -78,10 +84,11 @@ def test_models_trained_by_pytorch_lie_in_the_bounds(torch: Any, name: str, engi
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("eps", [0.0, 0.01, 0.2])
-def test_relational_bounds_lie_within_interval_bounds(name: str, eps: float) -> None:
+@pytest.mark.parametrize("engine", ["crown", "relational"])
+def test_other_bounds_lie_within_interval_bounds(name: str, engine: str, eps: float) -> None:
     for seed in range(3):
         p = problem(name, seed)
-        loose, tight = (_bounds(engine(), p, p.threat(eps)) for engine in (IntervalEngine, RelationalEngine))
+        loose, tight = (_bounds(made(), p, p.threat(eps)) for made in (IntervalEngine, ENGINES[engine]))
         assert all(a.within(b) for a, b in zip(tight, loose, strict=True))
 
 
@@ -100,3 +107,97 @@ def test_real_training_lies_in_the_bounds_digit_by_digit(name: str, engine: str)
             for box, state in zip(path, exact, strict=True):
                 low, high = number(box.lower), number(box.upper)
                 assert all(a <= b <= c for a, b, c in zip(low, state, high, strict=True))
+
+
+GRID = [(mu, product) for mu in (0.0, 0.5, 0.9) for product in (0.01, 0.1, 0.5, 1.0, 1.5, 2.5)]
+"""Momentum, and learning rate times decay: (1 − √μ)² lies between them for every momentum."""
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize(("momentum", "product"), GRID)
+def test_momentum_and_decay_never_invert_a_bound_in_200_steps(engine: str, momentum: float, product: float) -> None:
+    rng = np.random.default_rng(5)
+    data, network = small_data(rng, rows=4), Network.mlp([2, 1])
+    optimiser = SGD(0.1, momentum=momentum, weight_decay=product / 0.1)
+    step = trace_steps(network, loss_named("cross-entropy", 1), optimiser, 2, [np.arange(4)])
+    threat, made = LInf(0.02).bind(data), ENGINES[engine]()
+    begin = np.zeros(step.layout.size)
+    begin[: network.layout.size] = network.initialise(1)
+    members = [threat.reference, *threat.sample(rng, 12)]
+    states = np.broadcast_to(begin, (len(members), len(begin)))
+    x, y = np.stack([m[0] for m in members]), np.stack([m[1] for m in members])
+    box: Box = Box.point(begin)
+    for number in range(1, 201):
+        box, _ = made.advance(box, step, threat)
+        if not np.isfinite(box.radius).all():
+            assert engine != "relational" or product > 1 + momentum  # only there do real models diverge as well
+            break
+        box.check(step.layout, number)
+        states = concrete.train_step(step, states, x, y)
+        assert ((box.lower <= states) & (states <= box.upper)).all()
+
+
+def test_velocity_is_correlated_with_the_parameters() -> None:
+    """Momentum with decay contracts; a set that forgets how velocity and parameter go together would grow."""
+    data, network = small_data(np.random.default_rng(5), rows=4), Network.mlp([2, 1])
+    step = trace_steps(network, loss_named("cross-entropy", 1), SGD(0.1, 0.9, 5.0), 2, [np.arange(4)])
+    begin = np.concatenate([network.initialise(1), np.zeros(network.layout.size)])
+    radius = {}
+    for engine in (IntervalEngine(), RelationalEngine()):
+        box = Box.point(begin)
+        for _ in range(100):
+            box, _ = engine.advance(box, step, LInf(0.02).bind(data))
+        radius[engine.name] = float(box.radius.max())
+    assert radius["relational"] < 0.05 < 10.0 < radius["interval"]
+
+
+EXACT = ["linear", "relu, two logits", "relu, three logits", "squared hinge, one logit", "tanh", "leaky", "convolution"]
+
+
+@pytest.mark.parametrize("name", [*EXACT, "momentum and decay", "clipping"])
+def test_exact_bounds_hold_every_model_and_lie_within_interval_bounds(name: str, pool: WorkerPool) -> None:
+    p = problem(name, steps=2, rows=3)
+    threat, rng = p.threat(0.1), np.random.default_rng(3)
+    engine = MibpEngine(SolverSettings(seconds_per_step=8.0), pool=pool)
+    exact, plain = _bounds(engine, p, threat), _bounds(IntervalEngine(), p, threat)
+    assert all(a.within(b) for a, b in zip(exact, plain, strict=True))
+    for x, y in threat.sample(rng, 60):
+        state = p.begin
+        for step, box in zip(p.steps(), exact, strict=True):
+            state = concrete.train_step(step, state, x[step.rows], y[step.rows])
+            assert box.contains(state)
+
+
+@pytest.mark.parametrize("name", ["linear", "relu, two logits", "tanh", "squared error"])
+def test_exact_bounds_of_one_step_are_reached(name: str, pool: WorkerPool) -> None:
+    """From a box of parameters: outside of all that sampling and local search find, and within the gap of it."""
+    p = problem(name, steps=1, rows=2)
+    (step,), threat = p.steps(), p.threat(0.2)
+    box = Box(p.begin - 0.1, p.begin + 0.1)
+    after, report = MibpEngine(SolverSettings(gap=0.02), pool=pool).advance(box, step, threat)
+    hull, unflatten = threat.hull(), step.layout.unflatten
+    low, high = search_extremes(
+        step.graph,
+        {**unflatten(box.lower), "x": hull.x_low[step.rows], "y": hull.y_low[step.rows]},
+        {**unflatten(box.upper), "x": hull.x_high[step.rows], "y": hull.y_high[step.rows]},
+        np.random.default_rng(0),
+    )
+    assert (after.lower <= low).all()
+    assert (high <= after.upper).all()
+    assert report.fallbacks == 0
+    assert report.gap.max() <= 0.02
+
+
+def test_finer_pieces_give_tighter_exact_bounds(pool: WorkerPool) -> None:
+    """The single line is the coarse start; where it is too coarse for the gap asked for, pieces take over."""
+    p = problem("linear", steps=1, rows=2)
+    (step,), threat = p.steps(), p.threat(1.5)
+    box = Box(p.begin - 1.0, p.begin + 1.0)
+    widths = []
+    for ladder in ([(10.0, False)], [(0.02, False)], [(0.02, True)]):
+        settings = SolverSettings(gap=1e-3)
+        found, _ = bound_graph(step.graph, lambda e: declare_training(e, box, step, threat), ladder, settings, pool)
+        widths.append(found.upper - found.lower)
+    assert (widths[1] <= widths[0] + 1e-9).all()
+    assert widths[1].sum() < 0.97 * widths[0].sum()
+    assert widths[2].sum() < widths[1].sum()

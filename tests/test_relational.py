@@ -17,7 +17,7 @@ from mibp_cert.engines.affine import AffineRules
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.forms import Form, Symbols
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings, bound_outputs
+from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings, bound_outputs, input_form
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import GraphBuilder
@@ -70,7 +70,9 @@ def check_margins(seed: int, engine: RelationalEngine, members: int = 8) -> None
     assert isinstance(box, RelationalSet)
     x = rng.normal(size=(5, network.features))
     pairs, _ = margin_pairs(network)
-    form = bound_outputs(network.margin_graph(5, pairs), box, network.layout, x)["margins"]
+    form = bound_outputs(
+        network.margin_graph(5, pairs), box, network.layout, input_form(box, None, 0, np.arange(5), Interval.point(x))
+    )
     linear = form.dense()
     known = np.zeros((*form.shape, 0)) if linear is None else linear
     cover = np.abs(known[..., box.data :]).sum(axis=-1) + form.slack

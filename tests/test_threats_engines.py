@@ -13,6 +13,7 @@ from conftest import small_step
 from mibp_cert.data import Dataset
 from mibp_cert.engines import budget, concrete, forms
 from mibp_cert.engines.base import Box, Engine
+from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
@@ -58,10 +59,11 @@ def check_contained(threat: ThreatSet, engine: Engine, sizes: list[int], steps: 
 
 
 @pytest.mark.parametrize("name", THREATS)
-def test_trained_members_stay_inside_interval_and_relational_bounds(name: str) -> None:
+def test_trained_members_stay_inside_the_bounds(name: str) -> None:
     for seed, (sizes, rate) in enumerate([([3, 2], 0.3), ([1], 1.0), ([4, 3, 2], 0.1), ([2], 0.05)]):
         threat = bound(name, seed=seed)
         check_contained(threat, IntervalEngine(), sizes, 4, seed, rate)
+        check_contained(threat, CrownEngine(), sizes, 4, seed, rate)
         check_contained(threat, RelationalEngine(), sizes, 4, seed, rate)
         check_contained(threat, JOINT, sizes, 4, seed, rate)
 
@@ -73,7 +75,7 @@ def test_exact_rational_training_stays_inside(name: str) -> None:
     network, graphs = plan(threat.clean, [2, 2], 2, 0.3, 1)
     theta = network.initialise(1)
     boxes = []
-    for engine in (IntervalEngine(), RelationalEngine(), JOINT):
+    for engine in (IntervalEngine(), CrownEngine(), RelationalEngine(), JOINT):
         box: Box = Box.point(theta)
         boxes.append([box := engine.advance(box, step, threat)[0] for step in graphs])
     rng = np.random.default_rng(2)
@@ -86,15 +88,17 @@ def test_exact_rational_training_stays_inside(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", THREATS)
-def test_relational_bounds_lie_within_interval_ones(name: str) -> None:
+def test_other_bounds_lie_within_interval_ones(name: str) -> None:
     for seed in range(3):
         threat = bound(name, seed=seed)
         network, graphs = plan(threat.clean, [3, 2], 5, 0.3, seed)
-        split = tight = plain = Box.point(network.initialise(seed))
+        split = tight = crown = plain = Box.point(network.initialise(seed))
         for step in graphs:
             tight, _ = JOINT.advance(tight, step, threat)
             split, _ = RelationalEngine().advance(split, step, threat)
+            crown, _ = CrownEngine().advance(crown, step, threat)
             plain, _ = IntervalEngine().advance(plain, step, threat)
+            assert crown.within(plain)
             assert tight.within(plain)
             assert split.within(plain)
 
@@ -108,7 +112,7 @@ def check_random(seed: int) -> None:
         return  # contradicting parts, or a marker that does not occur
     sizes = [*rng.integers(1, 5, rng.integers(0, 3)).tolist(), int(rng.integers(1, 3))]
     rate = float(rng.choice([0.05, 0.3, 1.0]))
-    for engine in (IntervalEngine(), RelationalEngine(), JOINT):
+    for engine in (IntervalEngine(), CrownEngine(), RelationalEngine(), JOINT):
         check_contained(threat, engine, sizes, 4, seed, rate)
 
 

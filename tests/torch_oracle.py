@@ -69,9 +69,7 @@ def train(
     """Parameters after one step per batch of the plan, at the listed learning rates."""
     net = model(torch, network, theta)
     x, y = torch.tensor(np.array(x)), torch.tensor(np.array(y))
-    sgd = torch.optim.SGD(
-        net.parameters(), lr=1.0, momentum=optimiser.momentum, weight_decay=optimiser.weight_decay
-    )
+    sgd = torch.optim.SGD(net.parameters(), lr=1.0, momentum=optimiser.momentum, weight_decay=optimiser.weight_decay)
     for rows, rate in zip(plan, rates, strict=True):
         sgd.param_groups[0]["lr"] = rate
         sgd.zero_grad()

@@ -1,20 +1,22 @@
 """Certified training and certified prediction."""
 
 from mibp_cert.certify.attack import Attack, AttackSettings
-from mibp_cert.certify.predict import ABSTAIN, PREDICTIONS, Predictions, predict
+from mibp_cert.certify.bounds import METHODS, Inputs
+from mibp_cert.certify.predict import ABSTAIN, Predictions, predict
 from mibp_cert.certify.run import SELECTIONS, CertifiedRun, EpochRecord, Selection, Training
 from mibp_cert.certify.train import ENGINES, Callbacks, certify_training
 
 __all__ = [
     "ABSTAIN",
     "ENGINES",
-    "PREDICTIONS",
+    "METHODS",
     "SELECTIONS",
     "Attack",
     "AttackSettings",
     "Callbacks",
     "CertifiedRun",
     "EpochRecord",
+    "Inputs",
     "Predictions",
     "Selection",
     "Training",

@@ -14,15 +14,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.certify.predict import ABSTAIN, Predictions, margin_pairs, relational_margins, states_of
+from mibp_cert.certify.bounds import Inputs, LinearPart, relational_form, states_of
+from mibp_cert.certify.predict import ABSTAIN, Predictions, margin_pairs
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.relational import CaseSet, RelationalEngine, RelationalSet, RelationalSettings
-from mibp_cert.engines.rounding import Array
+from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import SoundnessError
 from mibp_cert.nets import Network, Step
 from mibp_cert.threats import ThreatSet
 
+VARIANTS = 6
+"""Random perturbations of the test inputs that every model meets."""
 CHUNK = 64
 """Datasets trained at once."""
 
@@ -75,8 +78,19 @@ class Attack:
 class _Trainer:
     """Trains members for real and keeps what they lead to."""
 
-    def __init__(self, network: Network, steps: list[Step], theta0: Array, threat: ThreatSet, x: Array) -> None:
-        self.network, self.steps, self.theta0, self.threat, self.x = network, steps, theta0, threat, x
+    def __init__(
+        self,
+        network: Network,
+        steps: list[Step],
+        theta0: Array,
+        threat: ThreatSet,
+        inputs: Inputs,
+        nominal: NDArray[np.intp],
+    ) -> None:
+        self.network, self.steps, self.theta0, self.threat = network, steps, theta0, threat
+        self.inputs, self.nominal = inputs, nominal
+        self.variants = [inputs.x]
+        """Test inputs as handed in, and perturbed ones; every model meets each of them, and the worst one for a point counts."""
         self.theta: list[Array] = []
         self.logits: list[Array] = []
         self.origins: list[str] = []
@@ -86,34 +100,57 @@ class _Trainer:
         for x, y in members:
             if not self.threat.contains(x, y):
                 raise SoundnessError(f"An attack dataset ({origin}) is not a member of the threat; this is a bug.")
-        graph = self.network.forward_graph(len(self.x))
         for start in range(0, len(members), CHUNK):
             part = members[start : start + CHUNK]
             x, y = np.stack([m[0] for m in part]), np.stack([m[1] for m in part])
             theta = np.broadcast_to(self.theta0, (len(part), len(self.theta0)))
             trained = concrete.train(self.steps, theta, x, y)[..., : self.network.layout.size]
-            inputs = {
-                **self.network.layout.unflatten(trained),
-                "x": np.broadcast_to(self.x, (len(part), *self.x.shape)),
-            }
             self.theta += list(trained)
-            self.logits += list(concrete.evaluate(graph, inputs)["logits"])
+            self.logits += list(self._worst_logits(trained))
         self.origins += [f"{origin} {i}" for i in range(len(members))]
         self.data += members
+
+    def perturb(self, variants: list[Array]) -> None:
+        """Let every model so far, and every later one, meet these inputs too."""
+        members = self.inputs.members
+        for x in variants:
+            if members is None or not members.contains(x, members.reference[1]):
+                raise SoundnessError("An attack on the inputs is not a member of their threat; this is a bug.")
+        self.variants += variants
+        if self.theta:
+            self.logits = list(self._worst_logits(np.stack(self.theta)))
+
+    def _worst_logits(self, theta: Array) -> Array:
+        """Logits (models × points × logits) on the variant that is worst for each point's nominal class."""
+        graph, best, least = self.network.forward_graph(len(self.inputs.x)), None, None
+        for x in self.variants:
+            inputs = {**self.network.layout.unflatten(theta), "x": np.broadcast_to(x, (len(theta), *x.shape))}
+            logits = concrete.evaluate(graph, inputs)["logits"]
+            margins = _margins(logits, self.nominal)
+            if best is None or least is None:
+                best, least = logits, margins
+            else:
+                worse = margins < least
+                best, least = np.where(worse[..., None], logits, best), np.where(worse, margins, least)
+        assert best is not None
+        return best
 
     def classes(self) -> NDArray[np.intp]:
         logits = np.stack(self.logits)
         classes = logits.argmax(axis=-1) if logits.shape[-1] > 1 else logits[..., 0] > 0
         return np.asarray(classes, dtype=np.intp)
 
-    def margins(self, nominal: NDArray[np.intp]) -> Array:
+    def margins(self) -> Array:
         """Margin of the nominal class, for each dataset and point: negative where the attack succeeds."""
-        logits = np.stack(self.logits)
-        if logits.shape[-1] == 1:
-            return np.where(nominal == 1, logits[..., 0], -logits[..., 0])
-        own = np.take_along_axis(logits, nominal[None, :, None], axis=-1)[..., 0]
-        rest = np.where(np.arange(logits.shape[-1]) == nominal[None, :, None], -np.inf, logits).max(axis=-1)
-        return np.asarray(own - rest)
+        return _margins(np.stack(self.logits), self.nominal)
+
+
+def _margins(logits: Array, nominal: NDArray[np.intp]) -> Array:
+    if logits.shape[-1] == 1:
+        return np.where(nominal == 1, logits[..., 0], -logits[..., 0])
+    own = np.take_along_axis(logits, nominal[None, :, None], axis=-1)[..., 0]
+    rest = np.where(np.arange(logits.shape[-1]) == nominal[None, :, None], -np.inf, logits).max(axis=-1)
+    return np.asarray(own - rest)
 
 
 def attack(
@@ -121,26 +158,32 @@ def attack(
     steps: list[Step],
     theta0: Array,
     threat: ThreatSet,
-    x: Array,
+    inputs: Array | Inputs,
     nominal: NDArray[np.intp],
     state: Box | None = None,
     settings: AttackSettings | None = None,
 ) -> Attack:
-    """Attack the predictions of `x` (and every parameter) through the training data; `theta0` is the initial state, parameters
-    first.
+    """Attack the predictions of inputs (and every parameter) through the training data, and through the inputs themselves where
+    they have a threat of their own; `theta0` is the initial state, parameters first.
 
     `state`: the relational set after the last step, if the run has one; else it is computed here, without slope search.
     """
     settings = settings or AttackSettings()
     rng = np.random.default_rng([settings.seed, 2])
-    trainer = _Trainer(network, steps, theta0, threat, x)
+    inputs = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
+    trainer = _Trainer(network, steps, theta0, threat, inputs, nominal)
+    if inputs.members is not None:
+        trainer.perturb([x for x, _ in inputs.members.sample(rng, VARIANTS)])
     trainer.add([threat.reference], "clean data")
     trainer.add(threat.sample(rng, settings.members), "random member")
     known = _Known.of(state or _relational_state(network, steps, theta0, threat), threat)
     if known is not None:
         trainer.add(_parameter_attacks(known, settings), "parameter attack")
-        trainer.add(_point_attacks(network, known, x, nominal, settings), "point attack")
-    _improve(trainer, threat, nominal, settings, rng)
+        margins = _known_margins(network, known, inputs, nominal)
+        if inputs.members is not None:
+            trainer.perturb([_worst_inputs(inputs, margins)])
+        trainer.add(_point_attacks(known, margins, settings), "point attack")
+    _improve(trainer, threat, settings, rng)
     classes = trainer.classes()
     flips = (classes != nominal[None, :]).sum(axis=1)
     worst = int(flips.argmax())
@@ -185,32 +228,53 @@ def _parameter_attacks(known: _Known, settings: AttackSettings) -> list[tuple[Ar
     return found
 
 
-def _point_attacks(
-    network: Network,
-    known: _Known,
-    x: Array,
-    nominal: NDArray[np.intp],
-    settings: AttackSettings,
-) -> list[tuple[Array, Array]]:
-    """Minimise the linear part of the margins that are closest to zero."""
+@dataclass(frozen=True, eq=False)
+class _Margins:
+    """Margins of the nominal classes to first order, for every case: lower ends (cases × points × pairs) and linear parts."""
+
+    low: Array
+    linear: list[LinearPart]
+
+    def worst(self, point: int) -> tuple[int, int]:
+        """Case and pair with the smallest lower end."""
+        case, pair = np.unravel_index(int(self.low[:, point].argmin()), self.low[:, point].shape)
+        return int(case), int(pair)
+
+
+def _known_margins(network: Network, known: _Known, inputs: Inputs, nominal: NDArray[np.intp]) -> _Margins:
     pairs, speaks_for = margin_pairs(network)
-    margins = [relational_margins(network, state, x, pairs) for state in known.states]
+    found: list[tuple[Interval, LinearPart]] = [
+        relational_form(lambda n: network.margin_graph(n, pairs), network.layout, state, inputs)
+        for state in known.states
+    ]
     relevant = speaks_for[None, :] == nominal[:, None]
-    low = np.stack([np.where(relevant, np.nan_to_num(bounds.low, nan=-np.inf), np.inf) for bounds, _ in margins])
-    closest = np.argsort(np.abs(np.nan_to_num(low.min(axis=(0, 2)), neginf=0.0)), kind="stable")[: settings.points]
+    low = np.stack([np.where(relevant, np.nan_to_num(bounds.low, nan=-np.inf), np.inf) for bounds, _ in found])
+    return _Margins(low, [linear for _, linear in found])
+
+
+def _point_attacks(known: _Known, margins: _Margins, settings: AttackSettings) -> list[tuple[Array, Array]]:
+    """Minimise the linear part of the margins that are closest to zero."""
+    low = margins.low.min(axis=(0, 2))
+    closest = np.argsort(np.abs(np.nan_to_num(low, neginf=0.0)), kind="stable")[: settings.points]
     found = []
-    for i in closest:
-        case, pair = np.unravel_index(int(low[:, i].argmin()), low[:, i].shape)
-        found.append(known.threats[case].worst(margins[case][1][i, pair]))
+    for i in closest.tolist():
+        case, pair = margins.worst(i)
+        found.append(known.threats[case].worst(margins.linear[case].data[i, pair]))
     return found
 
 
-def _improve(
-    trainer: _Trainer, threat: ThreatSet, nominal: NDArray[np.intp], settings: AttackSettings, rng: np.random.Generator
-) -> None:
+def _worst_inputs(inputs: Inputs, margins: _Margins) -> Array:
+    """Every test row where the linear part of its margin is smallest; rows have symbols of their own, so they can be added up."""
+    assert inputs.members is not None
+    worst = [margins.worst(i) for i in range(len(inputs.x))]
+    total = np.sum([margins.linear[case].inputs[i, pair] for i, (case, pair) in enumerate(worst)], axis=0)
+    return inputs.members.worst(total)[0]
+
+
+def _improve(trainer: _Trainer, threat: ThreatSet, settings: AttackSettings, rng: np.random.Generator) -> None:
     """Mix the most successful datasets row by row with each other; a mixture of members need not be one, so it is checked."""
     for round_number in range(settings.rounds):
-        margins = trainer.margins(nominal)
+        margins = trainer.margins()
         # The points nearest to their decision are the ones worth fighting for.
         target = np.argsort(np.abs(margins.min(axis=0)), kind="stable")[: settings.tries]
         mixed = []

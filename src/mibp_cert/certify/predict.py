@@ -1,8 +1,9 @@
 """Prediction with a set of parameters (the paper's Algorithm 2).
 
-A class `u` is certified for an input when `o_u − o_v > 0` for every other class `v` and every `θ` in the set; otherwise the
-answer is *abstain*. With one logit the margin is `o` for class 1 and `−o` for class 0. Ties, NaN and infinities abstain. Only
-the class at the centre of the set can be certified, so only its margins are bounded.
+A class `u` is certified for an input when `o_u − o_v > 0` for every other class `v`, every `θ` in the set and, where the inputs
+may be perturbed too, every input that their threat allows; otherwise the answer is *abstain*. A margin `δ > 0` asks for
+`o_u − o_v ≥ δ`. With one logit the margin is `o` for class 1 and `−o` for class 0. Ties, NaN and infinities abstain. Only the
+class at the centre of the set can be certified, so only its margins are bounded.
 """
 
 from __future__ import annotations
@@ -12,22 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.engines import interval
+from mibp_cert.certify.bounds import Inputs, check_method, enclose, solve
 from mibp_cert.engines.base import Box, StepReport
 from mibp_cert.engines.concrete import evaluate
-from mibp_cert.engines.encode import Encoder, Symbolic
 from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.mibp import Brackets, bound_graph, treatments
-from mibp_cert.engines.relational import CaseSet, RelationalSet, bound_outputs
+from mibp_cert.engines.mibp import Brackets
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network
 from mibp_cert.solvers import WorkerPool
 
 ABSTAIN = -1
-PREDICTIONS = ("interval", "relational", "exact")
-SLICE = 50
-"""Rows whose forms are held in memory at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,99 +68,77 @@ def margin_pairs(network: Network) -> tuple[Array, NDArray[np.intp]]:
 def predict(
     network: Network,
     box: Box,
-    x: Array,
+    inputs: Array | Inputs,
     method: str = "interval",
     settings: SolverSettings | None = None,
     pool: WorkerPool | None = None,
+    margin: float = 0.0,
 ) -> Predictions:
-    """Certified classes of the rows of `x` for every `θ` in the box; `exact` asks the solver where intervals do not decide."""
-    if method not in PREDICTIONS:
-        raise UserError(f"There is no prediction called {method!r}; choose one of {', '.join(PREDICTIONS)}.")
+    """Certified classes of rows for every `θ` in the box; `exact` asks the solver where intervals do not decide."""
+    check_method(method, box)
+    if not (np.isfinite(margin) and margin >= 0):
+        raise UserError(f"The margin asked for must be a finite number ≥ 0, got {margin}.")
+    inputs = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
     pairs, speaks_for = margin_pairs(network)
-    centre = nominal_classes(network, box.centre, x)
+    centre = nominal_classes(network, box.centre, inputs.x)
     relevant = speaks_for[None, :] == centre[:, None]
-    if method == "relational":
-        if not isinstance(box, RelationalSet | CaseSet):
-            raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
-        enclosure = _union([relational_margins(network, state, x, pairs)[0] for state in states_of(box)])
-    else:
-        enclosure = interval.enclose(
-            network.margin_graph(len(x), pairs), {**box.tensors(network.layout), "x": Interval.point(x)}
-        )["margins"]
-    margin = np.where(relevant, np.where(enclosure.sound, enclosure.low, -np.inf), np.inf).min(axis=1)
+    enclosure = enclose(lambda n: network.margin_graph(n, pairs), network.layout, box, inputs, method)
+    least = np.where(relevant, np.where(enclosure.sound, enclosure.low, -np.inf), np.inf).min(axis=1)
     report = StepReport()
     usable = bool(Interval(box.lower, box.upper).sound.all())
-    undecided = np.flatnonzero(~(margin > 0))
+    undecided = np.flatnonzero(~_enough(least, margin))
     if method == "exact" and len(undecided) and usable:
         owned = WorkerPool((settings or SolverSettings()).jobs) if pool is None else pool
         try:
             refined, report = _exact_margins(
-                network, box, x[undecided], pairs, relevant[undecided], settings or SolverSettings(), owned
+                network, box, inputs, pairs, relevant, undecided, settings or SolverSettings(), owned, margin
             )
         finally:
             if pool is None:
                 owned.close()
-        margin[undecided] = np.maximum(margin[undecided], refined)
-    decided = (margin > 0) & np.isfinite(margin) if usable else np.zeros(len(x), dtype=bool)
-    return Predictions(np.where(decided, centre, ABSTAIN).astype(np.intp), centre, margin, method, report)
+        least[undecided] = np.maximum(least[undecided], refined[undecided])
+    decided = _enough(least, margin) & np.isfinite(least) if usable else np.zeros(len(centre), dtype=bool)
+    return Predictions(np.where(decided, centre, ABSTAIN).astype(np.intp), centre, least, method, report)
 
 
-def states_of(box: Box) -> tuple[RelationalSet, ...]:
-    """The relational sets that a set of the relational engine is the union of."""
-    if isinstance(box, CaseSet):
-        return box.states
-    return (box,) if isinstance(box, RelationalSet) else ()
-
-
-def _union(intervals: list[Interval]) -> Interval:
-    """Hull of intervals; NaN in any of them stays."""
-    low, high = intervals[0].low, intervals[0].high
-    for other in intervals[1:]:
-        low, high = np.minimum(low, other.low), np.maximum(high, other.high)
-    return Interval(low, high)
-
-
-def relational_margins(network: Network, state: RelationalSet, x: Array, pairs: Array) -> tuple[Interval, Array]:
-    """Bounds of all margins (rows × pairs) as single expressions, and their coefficients on the data's noise."""
-    low, high, linear = [], [], []
-    for start in range(0, len(x), SLICE):
-        rows = x[start : start + SLICE]
-        form = bound_outputs(network.margin_graph(len(rows), pairs), state, network.layout, rows)["margins"]
-        generators = form.dense()
-        low.append(form.range.low)
-        high.append(form.range.high)
-        linear.append(np.zeros((*form.shape, state.data)) if generators is None else generators[..., : state.data])
-    return Interval(np.concatenate(low), np.concatenate(high)), np.concatenate(linear)
+def _enough(least: Array, margin: float) -> NDArray[np.bool_]:
+    """Is a margin large enough? A tie is not."""
+    return np.asarray(least > 0 if margin == 0 else least >= margin)
 
 
 def _exact_margins(
     network: Network,
     box: Box,
-    x: Array,
+    inputs: Inputs,
     pairs: Array,
     relevant: NDArray[np.bool_],
+    rows: NDArray[np.intp],
     settings: SolverSettings,
     pool: WorkerPool,
+    margin: float,
 ) -> tuple[Array, StepReport]:
-    """Proven lower bounds of the relevant margins, refined until their sign is known or the treatments are used up."""
-
-    def declare(encoder: Encoder) -> dict[str, Symbolic]:
-        inputs = {name: encoder.box(tensor.low, tensor.high) for name, tensor in box.tensors(network.layout).items()}
-        return {**inputs, "x": encoder.box(x, x)}
+    """Proven lower bounds of the relevant margins of some rows, refined until it is known whether they are large enough."""
 
     def is_open(found: Brackets) -> NDArray[np.bool_]:
-        # A true margin ≤ 0 settles the point as well: it cannot be certified.
-        return (found.lower <= 0) & ~(found.inner_low <= 0)
+        # A true margin that is too small settles the point as well: it cannot be certified.
+        return ~_enough(found.lower, margin) & _enough(found.inner_low, margin)
 
-    elements = np.flatnonzero(relevant.ravel()).astype(np.intp)
-    found, report = bound_graph(
-        network.margin_graph(len(x), pairs),
-        declare,
-        treatments(settings),
+    if inputs.members is None:
+        inputs, asked, back = Inputs(inputs.x[rows]), relevant[rows], rows
+    else:
+        asked, back = np.zeros_like(relevant), np.arange(len(relevant))
+        asked[rows] = relevant[rows]
+    found, report = solve(
+        lambda n: network.margin_graph(n, pairs),
+        network.layout,
+        box,
+        inputs,
         settings,
         pool,
-        elements=elements,
+        elements=np.flatnonzero(asked.ravel()).astype(np.intp),
         is_open=is_open,
         both=False,
     )
-    return np.where(relevant, found.lower.reshape(relevant.shape), np.inf).min(axis=1), report
+    least = np.full(len(relevant), -np.inf)
+    least[back] = np.where(asked, found.lower.reshape(asked.shape), np.inf).min(axis=1)
+    return np.where(np.isposinf(least), -np.inf, least), report

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mibp_cert.certify.attack import Attack
+from mibp_cert.certify.bounds import Inputs
 from mibp_cert.certify.predict import Predictions, predict
 from mibp_cert.data import Dataset, Split, effective_batch_size, steps_per_epoch
 from mibp_cert.engines.base import Box
@@ -115,6 +116,8 @@ class CertifiedRun:
     network: Network
     data: Split | Dataset
     threat: Threat
+    test_threat: Threat | None
+    """What may be wrong with the test inputs themselves."""
     training: Training
     engine: str
     soundness: str
@@ -169,8 +172,19 @@ class CertifiedRun:
     def train(self) -> Dataset:
         return self.data.train if isinstance(self.data, Split) else self.data
 
-    def certify(self, x: ArrayLike, method: str | None = None) -> Predictions:
-        """Certified class numbers of new rows; −1 where nothing can be certified."""
+    def certify(
+        self, x: ArrayLike, method: str | None = None, *, threat: Threat | None = None, margin: float = 0.0
+    ) -> Predictions:
+        """Certified class numbers of new rows; −1 where nothing can be certified.
+
+        `threat`: what may be wrong with these rows themselves (default: nothing); `margin`: how far the class must be ahead.
+        """
+        return predict(
+            self.network, self.bounds, self.inputs(x, threat), method or self.prediction, self.solver, margin=margin
+        )
+
+    def inputs(self, x: ArrayLike, threat: Threat | None = None) -> Inputs:
+        """Rows to predict, checked, with what may be wrong with them."""
         try:
             rows = np.asarray(x, dtype=np.float64)
         except (TypeError, ValueError):
@@ -179,7 +193,10 @@ class CertifiedRun:
             raise UserError(
                 f"The inputs must be finite rows of {self.network.features} features, got shape {rows.shape}."
             )
-        return predict(self.network, self.bounds, rows, method or self.prediction, self.solver)
+        if threat is None:
+            return Inputs(rows)
+        labels = [self.train.classes[0]] * len(rows)  # a threat is about a table with labels; here they do not matter
+        return Inputs(rows, threat.bind(Dataset.of(rows, labels, self.train.classes, self.train.columns)))
 
     def predict(self, x: ArrayLike) -> NDArray[np.intp]:
         """Certified class numbers, −1 for abstain."""
@@ -216,6 +233,7 @@ class CertifiedRun:
             "seed": self.training.seed,
             "parameters": self.network.layout.size,
             "threat": self.threat.to_json(),
+            **({} if self.test_threat is None else {"test_threat": self.test_threat.to_json()}),
             "network": self.network.sizes,
             "layers": self.network.describe(),
             "loss": self.training.loss,

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mibp_cert.certify.attack import AttackSettings, attack, check_certificates
-from mibp_cert.certify.predict import ABSTAIN, PREDICTIONS, Predictions, nominal_classes, predict, states_of
+from mibp_cert.certify.bounds import Inputs, check_method, states_of
+from mibp_cert.certify.predict import ABSTAIN, Predictions, nominal_classes, predict
 from mibp_cert.certify.run import CertifiedRun, EpochRecord, Selection, Training
 from mibp_cert.data import Dataset, Split, batch_plan, effective_batch_size, steps_per_epoch
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine, StepReport
+from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
@@ -24,7 +26,7 @@ from mibp_cert.nets import Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Capability, WorkerPool, solver_named
 from mibp_cert.threats import Nothing, Threat, ThreatSet
 
-ENGINES = ("interval", "mibp", "relational")
+ENGINES = ("interval", "crown", "mibp", "relational")
 DIVERGED = 1e6
 """A radius beyond this multiple of the clean model's largest parameter (at least 1) says nothing any more: the run stops."""
 
@@ -81,7 +83,12 @@ def make_engine(
         return MibpEngine(settings, unroll=unroll, progress=on_program)
     if unroll != 1:
         raise UserError(f"Only the engine 'mibp' can unroll several steps; leave unroll at 1 for '{name}'.")
-    return IntervalEngine() if name == "interval" else RelationalEngine(relational)
+    match name:
+        case "interval":
+            return IntervalEngine()
+        case "crown":
+            return CrownEngine()
+    return RelationalEngine(relational)
 
 
 def certify_training(
@@ -97,6 +104,7 @@ def certify_training(
     unroll: int = 1,
     prediction: str | None = None,
     select: str | Selection = "last",
+    test_threat: Threat | None = None,
     attacked: bool = True,
     theta0: Array | None = None,
     callbacks: Callbacks | None = None,
@@ -105,6 +113,7 @@ def certify_training(
 
     Returns bounds that contain the parameters of every model that `training` could have produced from `θ₀`, together with the
     model trained on the clean data and, if `data` has a test part, certified predictions for it and an attack beside them.
+    `test_threat` says what may be wrong with the test inputs themselves; a class is then certified for all of them at once.
     `select="best-validation"` picks the number of epochs with the highest certified accuracy on the (trusted) validation part;
     the certificate is then about training for exactly that many steps.
 
@@ -144,15 +153,16 @@ def certify_training(
             )
         test, nominal, found = None, None, None
         if isinstance(data, Split):
+            inputs = Inputs(data.test.x, None if test_threat is None else test_threat.bind(data.test))
             nominal = nominal_classes(network, chosen.theta, data.test.x)
             hear.on_stage("bounding test predictions")
-            test = _predict(network, chosen, data.test.x, method, settings, made, diverged, rule)
+            test = _predict(network, chosen, inputs, method, settings, made, diverged, rule)
             totals.add(test.report)
             if attacked:
                 hear.on_stage("attacking")
                 single = _truncate(plan_steps(network, training, train, 1), chosen.steps)
                 known = chosen.bounds if states_of(chosen.bounds) else None
-                found = attack(network, single, begin, members, data.test.x, nominal, known, attack_settings)
+                found = attack(network, single, begin, members, inputs, nominal, known, attack_settings)
                 check_certificates(found, test, chosen.bounds)
     finally:
         made.close()
@@ -160,6 +170,7 @@ def certify_training(
         network=network,
         data=data,
         threat=threat,
+        test_threat=test_threat,
         training=training,
         engine=made.name,
         soundness="solver-tolerance" if method == "exact" else made.soundness,
@@ -192,8 +203,7 @@ def _check_request(
         raise UserError(
             f"The data have {train.features} columns but the network takes {network.features}; change its first size."
         )
-    if method not in PREDICTIONS:
-        raise UserError(f"There is no prediction called {method!r}; choose one of {', '.join(PREDICTIONS)}.")
+    check_method(method)
     if method == "relational" and made.name != "relational":
         raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
     if method == "exact":
@@ -270,7 +280,7 @@ def _better(before: State | None, now: State, select: Selection) -> State:
 def _predict(
     network: Network,
     chosen: State,
-    x: Array,
+    inputs: Inputs,
     method: str,
     settings: SolverSettings,
     made: Engine,
@@ -279,11 +289,11 @@ def _predict(
 ) -> Predictions:
     if diverged is not None and select.rule == "last":
         # The training asked for goes on past the divergence: nothing is known of its models.
-        n = len(x)
-        centre = nominal_classes(network, chosen.theta, x)
+        n = len(inputs.x)
+        centre = nominal_classes(network, chosen.theta, inputs.x)
         return Predictions(np.full(n, ABSTAIN, dtype=np.intp), centre, np.full(n, -np.inf), method, StepReport())
     with made.pool if isinstance(made, MibpEngine) else WorkerPool(settings.jobs) as pool:
-        return predict(network, chosen.bounds, x, method, settings, pool)
+        return predict(network, chosen.bounds, inputs, method, settings, pool)
 
 
 def _truncate(plan: list[tuple[Step, int]], steps: int) -> list[Step]:
@@ -316,7 +326,7 @@ def _validate(
     if not isinstance(data, Split):
         return None, None
     validation = data.validation
-    method = "relational" if made.name == "relational" else "interval"
+    method = "interval" if made.name == "mibp" else made.default_prediction
     nominal = float(np.mean(nominal_classes(network, theta, validation.x) == validation.y))
     return nominal, predict(network, box, validation.x, method).certified_accuracy(validation.y)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from mibp_cert.engines.affine import AffineRules
 from mibp_cert.engines.base import Box, Engine, StepReport
@@ -321,15 +322,31 @@ class _Stepper:
         )
 
 
-def bound_outputs(graph: Graph, state: RelationalSet, layout: Layout, x: Array) -> dict[str, Form]:
-    """Outputs of a graph over the parameters and known inputs `x`, as forms over the set's symbols."""
+def symbols_of(state: RelationalSet) -> Symbols:
+    """The symbols of a set, ready for new ones."""
     symbols = Symbols(state.noise.blocks, state.data)
     symbols.count = state.linear.shape[1]
+    return symbols
+
+
+def input_form(state: RelationalSet, noise: Noise | None, start: int, rows: NDArray[np.intp], box: Interval) -> Form:
+    """Rows of inputs as a form over the set's symbols: known numbers, or `noise` whose symbols begin at number `start`."""
+    symbols = symbols_of(state)
+    if noise is None:
+        return Form.constant(symbols, box[rows])
+    moved = sparse.hstack([sparse.csr_matrix((noise.x_linear.shape[0], start)), noise.x_linear], format="csr")
+    return _rows(symbols, noise.x_centre, moved, rows, box)
+
+
+def bound_outputs(graph: Graph, state: RelationalSet, layout: Layout, x: Form) -> Form:
+    """The one output of a graph over the parameters and inputs `x`, as a form over the set's symbols."""
+    symbols = x.symbols
     rules = AffineRules(symbols)
-    inputs = {**state.forms(layout, symbols), "x": Form.constant(symbols, Interval.point(x))}
+    inputs = {**state.forms(layout, symbols), "x": x}
     with np.errstate(all="ignore"):
         values = interpret(graph, dict.fromkeys(rules.table, rules.apply), inputs, engine="relational")
-        return {name: values[number].tighten() for name, number in graph.outputs.items()}
+        (number,) = graph.outputs.values()
+        return values[number].tighten()
 
 
 def data_forms(symbols: Symbols, noise: Noise, step: Step, threat: ThreatSet) -> dict[str, Form]:

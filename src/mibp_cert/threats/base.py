@@ -85,6 +85,10 @@ class ThreatSet(ABC):
         """Simpler sets whose union is this one, at most `limit` of them; empty where there is no such split."""
         return ()
 
+    def unbudgeted(self) -> Limited | None:
+        """For row budgets: the set with all budgeted rows clean, and how many of which rows may be otherwise; else None."""
+        return None
+
     @abstractmethod
     def worst(self, g: Array) -> tuple[Array, Array]:
         """A member `(X', Y')` whose symbols minimise `g·ε`, for one coefficient per symbol of `noise()`."""
@@ -100,6 +104,15 @@ class ThreatSet(ABC):
     @abstractmethod
     def contains(self, x: Array, y: Array) -> bool:
         """Is `(X', Y')` a member? Decided exactly, not within a tolerance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Limited:
+    """A set seen through its row budgets: datasets of `clean`, in which at most `most` of `rows` are replaced."""
+
+    clean: ThreatSet
+    rows: NDArray[np.intp]
+    most: int
 
 
 class Threat(ABC):

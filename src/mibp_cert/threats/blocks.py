@@ -16,6 +16,7 @@ the sum of the `most` largest upper ends of its rows, the lower end likewise, ea
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,6 +145,12 @@ class Block(ABC):
     """A set of symbols, known by its support function; `symbols` holds their (consecutive) numbers."""
 
     symbols: Index
+
+    def shifted(self, by: int) -> Block:
+        """The same block with its symbols numbered from `by` on."""
+        moved = copy.copy(self)
+        object.__setattr__(moved, "symbols", self.symbols + by)
+        return moved
 
     @abstractmethod
     def support(self, g: Array) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.solvers.program import Affine, ProgramBuilder
 from mibp_cert.threats import programs
-from mibp_cert.threats.base import Hull, Noise, ThreatSet
+from mibp_cert.threats.base import Hull, Limited, Noise, ThreatSet
 from mibp_cert.threats.blocks import Array, Block, Budgeted, Index, Plain, Segments
 
 BALL_SLIP = 1e-12
@@ -289,6 +289,14 @@ class ProductSet(ThreatSet):
         if math.comb(len(members), most) > limit:
             return ()
         return tuple(self._only(np.array(rows)) for rows in combinations(members.tolist(), most))
+
+    def unbudgeted(self) -> Limited | None:
+        budgeted = [part for part in self.parts if part.group >= 0]
+        if not budgeted:
+            return None
+        rows = np.unique(np.concatenate([part.rows for part in budgeted]))
+        used = {part.group for part in budgeted}
+        return Limited(self._only(rows[:0]), rows, sum(self.limits[k] for k in used))
 
     def _only(self, rows: Index) -> ProductSet:
         """The budget spent on these rows: they are free, the other budgeted rows clean."""
