@@ -115,6 +115,7 @@ def problem(name: str, seed: int = 0, steps: int = 4, rows: int = 6) -> Problem:
     rng = np.random.default_rng([seed, len(name), *name.encode()[:8]])
     network, loss = NETWORKS.get(name, NETWORKS["relu, two logits"])
     optimiser, schedule = OPTIMISERS.get(name, (SGD(0.4), "constant"))
+    rows = max(rows, network.logits)
     data = small_data(rng, rows=rows, features=network.features, classes=max(2, network.logits))
     plan = [np.sort(rng.choice(rows, rng.integers(2, rows + 1), replace=False)) for _ in range(steps)]
     rates = learning_rates(optimiser.learning_rate, schedule, steps)

@@ -156,9 +156,9 @@ EXACT = ["linear", "relu, two logits", "relu, three logits", "squared hinge, one
 
 @pytest.mark.parametrize("name", [*EXACT, "momentum and decay", "clipping"])
 def test_exact_bounds_hold_every_model_and_lie_within_interval_bounds(name: str, pool: WorkerPool) -> None:
-    p = problem(name, steps=2, rows=3)
+    p = problem(name, steps=2, rows=2)
     threat, rng = p.threat(0.1), np.random.default_rng(3)
-    engine = MibpEngine(SolverSettings(seconds_per_step=8.0), pool=pool)
+    engine = MibpEngine(SolverSettings(seconds_per_step=3.0), pool=pool)
     exact, plain = _bounds(engine, p, threat), _bounds(IntervalEngine(), p, threat)
     assert all(a.within(b) for a, b in zip(exact, plain, strict=True))
     for x, y in threat.sample(rng, 60):
@@ -168,13 +168,13 @@ def test_exact_bounds_hold_every_model_and_lie_within_interval_bounds(name: str,
             assert box.contains(state)
 
 
-@pytest.mark.parametrize("name", ["linear", "relu, two logits", "tanh", "squared error"])
+@pytest.mark.parametrize("name", ["linear", "relu, one logit", "squared error"])
 def test_exact_bounds_of_one_step_are_reached(name: str, pool: WorkerPool) -> None:
     """From a box of parameters: outside of all that sampling and local search find, and within the gap of it."""
     p = problem(name, steps=1, rows=2)
-    (step,), threat = p.steps(), p.threat(0.2)
-    box = Box(p.begin - 0.1, p.begin + 0.1)
-    after, report = MibpEngine(SolverSettings(gap=0.02), pool=pool).advance(box, step, threat)
+    (step,), threat = p.steps(), p.threat(0.1)
+    box = Box(p.begin - 0.05, p.begin + 0.05)
+    after, report = MibpEngine(SolverSettings(gap=0.02, seconds_per_step=60.0), pool=pool).advance(box, step, threat)
     hull, unflatten = threat.hull(), step.layout.unflatten
     low, high = search_extremes(
         step.graph,
@@ -195,9 +195,9 @@ def test_finer_pieces_give_tighter_exact_bounds(pool: WorkerPool) -> None:
     box = Box(p.begin - 1.0, p.begin + 1.0)
     widths = []
     for ladder in ([(10.0, False)], [(0.02, False)], [(0.02, True)]):
-        settings = SolverSettings(gap=1e-3)
+        settings = SolverSettings(gap=1e-3, seconds_per_step=20.0)
         found, _ = bound_graph(step.graph, lambda e: declare_training(e, box, step, threat), ladder, settings, pool)
         widths.append(found.upper - found.lower)
     assert (widths[1] <= widths[0] + 1e-9).all()
     assert widths[1].sum() < 0.97 * widths[0].sum()
-    assert widths[2].sum() < widths[1].sum()
+    assert widths[2].sum() < widths[1].sum()  # true products, beside the pieces

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.certify.bounds import Inputs, LinearPart, relational_form, states_of
-from mibp_cert.certify.predict import ABSTAIN, Predictions, margin_pairs
+from mibp_cert.certify.predict import ABSTAIN, Predictions, Ranges, margin_pairs
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.relational import CaseSet, RelationalEngine, RelationalSet, RelationalSettings
@@ -53,6 +53,8 @@ class Attack:
     """The dataset that changes the most predictions."""
     flips: int
     """How many predictions the witness changes."""
+    outputs: Interval
+    """Smallest and largest outputs reached (points × outputs), by any model on any of its inputs."""
 
     def attacked_classes(self, nominal: NDArray[np.intp]) -> NDArray[np.intp]:
         """The nominal class where no attack changed it, else the class of the first attack that did."""
@@ -85,10 +87,13 @@ class _Trainer:
         theta0: Array,
         threat: ThreatSet,
         inputs: Inputs,
-        nominal: NDArray[np.intp],
+        nominal: NDArray[np.intp] | None,
     ) -> None:
         self.network, self.steps, self.theta0, self.threat = network, steps, theta0, threat
-        self.inputs, self.nominal = inputs, nominal
+        self.inputs = inputs
+        self.nominal = np.zeros(len(inputs.x), dtype=np.intp) if nominal is None else nominal
+        shape = (len(inputs.x), network.logits)
+        self.low, self.high = np.full(shape, np.inf), np.full(shape, -np.inf)
         self.variants = [inputs.x]
         """Test inputs as handed in, and perturbed ones; every model meets each of them, and the worst one for a point counts."""
         self.theta: list[Array] = []
@@ -126,6 +131,8 @@ class _Trainer:
         for x in self.variants:
             inputs = {**self.network.layout.unflatten(theta), "x": np.broadcast_to(x, (len(theta), *x.shape))}
             logits = concrete.evaluate(graph, inputs)["logits"]
+            self.low = np.minimum(self.low, logits.min(axis=0))
+            self.high = np.maximum(self.high, logits.max(axis=0))
             margins = _margins(logits, self.nominal)
             if best is None or least is None:
                 best, least = logits, margins
@@ -159,14 +166,15 @@ def attack(
     theta0: Array,
     threat: ThreatSet,
     inputs: Array | Inputs,
-    nominal: NDArray[np.intp],
+    nominal: NDArray[np.intp] | None,
     state: Box | None = None,
     settings: AttackSettings | None = None,
 ) -> Attack:
     """Attack the predictions of inputs (and every parameter) through the training data, and through the inputs themselves where
     they have a threat of their own; `theta0` is the initial state, parameters first.
 
-    `state`: the relational set after the last step, if the run has one; else it is computed here, without slope search.
+    `nominal`: the classes to attack, or None for a regression, whose outputs are pushed both ways. `state`: the relational set
+    after the last step, if the run has one; else it is computed here, without slope search.
     """
     settings = settings or AttackSettings()
     rng = np.random.default_rng([settings.seed, 2])
@@ -181,13 +189,20 @@ def attack(
         trainer.add(_parameter_attacks(known, settings), "parameter attack")
         margins = _known_margins(network, known, inputs, nominal)
         if inputs.members is not None:
-            trainer.perturb([_worst_inputs(inputs, margins)])
+            trainer.perturb(_worst_inputs(inputs, margins))
         trainer.add(_point_attacks(known, margins, settings), "point attack")
     _improve(trainer, threat, settings, rng)
     classes = trainer.classes()
-    flips = (classes != nominal[None, :]).sum(axis=1)
+    flips = (classes != nominal[None, :]).sum(axis=1) if nominal is not None else np.zeros(len(classes), dtype=np.intp)
     worst = int(flips.argmax())
-    return Attack(np.stack(trainer.theta), classes, tuple(trainer.origins), trainer.data[worst], int(flips[worst]))
+    return Attack(
+        np.stack(trainer.theta),
+        classes,
+        tuple(trainer.origins),
+        trainer.data[worst],
+        int(flips[worst]),
+        Interval(trainer.low, trainer.high),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,22 +249,28 @@ class _Margins:
 
     low: Array
     linear: list[LinearPart]
+    both: bool
+    """All pairs matter (regression: outputs are pushed both ways), or only the most endangered one."""
 
-    def worst(self, point: int) -> tuple[int, int]:
-        """Case and pair with the smallest lower end."""
+    def worst(self, point: int) -> list[tuple[int, int]]:
+        """Cases and pairs worth attacking: those with the smallest lower end."""
+        if self.both:
+            return [(int(self.low[:, point, pair].argmin()), pair) for pair in range(self.low.shape[2])]
         case, pair = np.unravel_index(int(self.low[:, point].argmin()), self.low[:, point].shape)
-        return int(case), int(pair)
+        return [(int(case), int(pair))]
 
 
-def _known_margins(network: Network, known: _Known, inputs: Inputs, nominal: NDArray[np.intp]) -> _Margins:
+def _known_margins(network: Network, known: _Known, inputs: Inputs, nominal: NDArray[np.intp] | None) -> _Margins:
     pairs, speaks_for = margin_pairs(network)
     found: list[tuple[Interval, LinearPart]] = [
         relational_form(lambda n: network.margin_graph(n, pairs), network.layout, state, inputs)
         for state in known.states
     ]
-    relevant = speaks_for[None, :] == nominal[:, None]
+    relevant = np.ones((len(inputs.x), len(pairs)), dtype=bool)
+    if nominal is not None:
+        relevant = speaks_for[None, :] == nominal[:, None]
     low = np.stack([np.where(relevant, np.nan_to_num(bounds.low, nan=-np.inf), np.inf) for bounds, _ in found])
-    return _Margins(low, [linear for _, linear in found])
+    return _Margins(low, [linear for _, linear in found], nominal is None)
 
 
 def _point_attacks(known: _Known, margins: _Margins, settings: AttackSettings) -> list[tuple[Array, Array]]:
@@ -258,17 +279,19 @@ def _point_attacks(known: _Known, margins: _Margins, settings: AttackSettings) -
     closest = np.argsort(np.abs(np.nan_to_num(low, neginf=0.0)), kind="stable")[: settings.points]
     found = []
     for i in closest.tolist():
-        case, pair = margins.worst(i)
-        found.append(known.threats[case].worst(margins.linear[case].data[i, pair]))
+        for case, pair in margins.worst(i):
+            found.append(known.threats[case].worst(margins.linear[case].data[i, pair]))
     return found
 
 
-def _worst_inputs(inputs: Inputs, margins: _Margins) -> Array:
+def _worst_inputs(inputs: Inputs, margins: _Margins) -> list[Array]:
     """Every test row where the linear part of its margin is smallest; rows have symbols of their own, so they can be added up."""
     assert inputs.members is not None
-    worst = [margins.worst(i) for i in range(len(inputs.x))]
-    total = np.sum([margins.linear[case].inputs[i, pair] for i, (case, pair) in enumerate(worst)], axis=0)
-    return inputs.members.worst(total)[0]
+    found = []
+    for choices in zip(*(margins.worst(i) for i in range(len(inputs.x))), strict=True):
+        total = np.sum([margins.linear[case].inputs[i, pair] for i, (case, pair) in enumerate(choices)], axis=0)
+        found.append(inputs.members.worst(total)[0])
+    return found
 
 
 def _improve(trainer: _Trainer, threat: ThreatSet, settings: AttackSettings, rng: np.random.Generator) -> None:
@@ -288,9 +311,17 @@ def _improve(trainer: _Trainer, threat: ThreatSet, settings: AttackSettings, rng
             trainer.add(mixed, f"improvement round {round_number}, mixture")
 
 
-def check_certificates(found: Attack, answer: Predictions, bounds: Box) -> None:
+def check_certificates(found: Attack, answer: Predictions | Ranges, bounds: Box) -> None:
     """Raise `SoundnessError`, naming the dataset, if an attack contradicts a certified class or leaves the bounds."""
-    wrong = (found.classes != answer.classes[None, :]) & (answer.classes != ABSTAIN)[None, :]
+    if isinstance(answer, Ranges):
+        wrong = np.zeros((len(found.theta), 1), dtype=bool)
+        reached, proven = found.outputs, answer.outputs
+        if not ((proven.low <= reached.low) & (reached.high <= proven.high)).all():
+            raise SoundnessError(
+                "An attack leaves the certified range of an output: the bounds are not sound; report this."
+            )
+    else:
+        wrong = (found.classes != answer.classes[None, :]) & (answer.classes != ABSTAIN)[None, :]
     outside = ~((bounds.lower <= found.theta) & (found.theta <= bounds.upper)).all(axis=1)
     for bad, what in ((wrong.any(axis=1), "contradicts a certified class"), (outside, "leaves the parameter bounds")):
         if bad.any():

@@ -49,9 +49,36 @@ class Predictions:
         return float(np.mean(self.certified))
 
 
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Regression: proven ranges of the outputs (rows × outputs), infinite where nothing is known."""
+
+    outputs: Interval
+    method: str
+    report: StepReport
+
+    @property
+    def width(self) -> Array:
+        return self.outputs.high - self.outputs.low
+
+    def certified_error(self, targets: Array) -> Array:
+        """Largest possible absolute error of each row."""
+        return np.asarray(np.maximum(self.outputs.high - targets, targets - self.outputs.low).max(axis=1))
+
+    def within(self, low: Array | float, high: Array | float) -> NDArray[np.bool_]:
+        """Which rows are certified to have all their outputs in `[low, high]`."""
+        return np.asarray(((self.outputs.low >= low) & (self.outputs.high <= high)).all(axis=1))
+
+
+def nominal_outputs(network: Network, theta: Array, x: Array) -> Array:
+    """The logits, or the outputs of a regression, by ordinary evaluation."""
+    logits: Array = evaluate(network.forward_graph(len(x)), {**network.layout.unflatten(theta), "x": x})["logits"]
+    return logits
+
+
 def nominal_classes(network: Network, theta: Array, x: Array) -> NDArray[np.intp]:
     """The class that ordinary evaluation gives: the largest logit, or the sign of the only one."""
-    logits = evaluate(network.forward_graph(len(x)), {**network.layout.unflatten(theta), "x": x})["logits"]
+    logits = nominal_outputs(network, theta, x)
     classes = logits.argmax(axis=-1) if network.logits > 1 else (logits[..., 0] > 0)
     return np.asarray(classes, dtype=np.intp)
 
@@ -63,6 +90,34 @@ def margin_pairs(network: Network) -> tuple[Array, NDArray[np.intp]]:
     identity = np.eye(network.logits)
     pairs = [(u, v) for u in range(network.logits) for v in range(network.logits) if u != v]
     return np.array([identity[u] - identity[v] for u, v in pairs]), np.array([u for u, _ in pairs], dtype=np.intp)
+
+
+def predict_ranges(
+    network: Network,
+    box: Box,
+    inputs: Array | Inputs,
+    method: str = "interval",
+    settings: SolverSettings | None = None,
+    pool: WorkerPool | None = None,
+) -> Ranges:
+    """Ranges of all outputs for every `θ` in the box; `exact` refines those of intervals by the solver."""
+    inputs = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
+    found = enclose(network.forward_graph, network.layout, box, inputs, method)
+    usable = found.sound & Interval(box.lower, box.upper).sound.all()
+    low, high = np.where(usable, found.low, -np.inf), np.where(usable, found.high, np.inf)
+    report = StepReport()
+    if method == "exact" and usable.all():
+        settings = settings or SolverSettings()
+        owned = WorkerPool(settings.jobs) if pool is None else pool
+        try:
+            every = np.arange(low.size, dtype=np.intp)
+            proven, report = solve(network.forward_graph, network.layout, box, inputs, settings, owned, elements=every)
+        finally:
+            if pool is None:
+                owned.close()
+        low = np.maximum(low, proven.lower.reshape(low.shape))
+        high = np.minimum(high, proven.upper.reshape(high.shape))
+    return Ranges(Interval(low, high), method, report)
 
 
 def predict(

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mibp_cert.certify.attack import Attack
 from mibp_cert.certify.bounds import Inputs
-from mibp_cert.certify.predict import Predictions, predict
+from mibp_cert.certify.predict import Predictions, Ranges, nominal_outputs, predict, predict_ranges
 from mibp_cert.data import Dataset, Split, effective_batch_size, steps_per_epoch
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
@@ -140,6 +140,9 @@ class CertifiedRun:
     outer: tuple[str, ...]
     """Views of the threat that are larger than the set itself, in words."""
     test: Predictions | None
+    """Certified classes of the test points."""
+    test_ranges: Ranges | None
+    """Regression: ranges of the outputs of the test points."""
     nominal: NDArray[np.intp] | None
     """Classes that the clean model gives to the test points."""
     attack: Attack | None
@@ -162,6 +165,25 @@ class CertifiedRun:
         return float(np.mean(self.nominal == self.data.test.y))
 
     @property
+    def errors(self) -> dict[str, float | None]:
+        """Regression: mean absolute error on the test points, clean, attacked and certified (the largest possible one for each
+        point), and mean width of the outputs' ranges, attacked and certified; None where nothing is known."""
+        if self.test_ranges is None or not isinstance(self.data, Split) or self.data.test.targets is None:
+            return {}
+        targets = self.data.test.targets
+        found: dict[str, Any] = {
+            "nominal_error": np.abs(nominal_outputs(self.network, self.theta, self.data.test.x) - targets),
+            "certified_error": self.test_ranges.certified_error(targets),
+            "range_mean": self.test_ranges.width,
+        }
+        if self.attack is not None:
+            low, high = self.attack.outputs.low, self.attack.outputs.high
+            found["attacked_error"] = np.maximum(high - targets, targets - low)
+            found["attacked_range_mean"] = high - low
+        means = {name: float(np.mean(values)) for name, values in found.items()}
+        return {name: value if math.isfinite(value) else None for name, value in means.items()}
+
+    @property
     def attacked_accuracy(self) -> float | None:
         """Share of test points that are right for the clean model and for every attacked one; certified can be no higher."""
         if self.attack is None or self.nominal is None or not isinstance(self.data, Split):
@@ -179,6 +201,8 @@ class CertifiedRun:
 
         `threat`: what may be wrong with these rows themselves (default: nothing); `margin`: how far the class must be ahead.
         """
+        if self.train.targets is not None:
+            raise UserError("This run is a regression: ask for ranges(x), not for classes.")
         return predict(
             self.network, self.bounds, self.inputs(x, threat), method or self.prediction, self.solver, margin=margin
         )
@@ -195,8 +219,15 @@ class CertifiedRun:
             )
         if threat is None:
             return Inputs(rows)
-        labels = [self.train.classes[0]] * len(rows)  # a threat is about a table with labels; here they do not matter
+        # A threat is about a table with labels or targets; here they do not matter.
+        if self.train.targets is not None:
+            return Inputs(rows, threat.bind(Dataset.regression(rows, np.zeros(len(rows)), self.train.columns)))
+        labels = [self.train.classes[0]] * len(rows)
         return Inputs(rows, threat.bind(Dataset.of(rows, labels, self.train.classes, self.train.columns)))
+
+    def ranges(self, x: ArrayLike, method: str | None = None, *, threat: Threat | None = None) -> Ranges:
+        """Proven ranges of the network's outputs for new rows, for every model that training could have produced."""
+        return predict_ranges(self.network, self.bounds, self.inputs(x, threat), method or self.prediction, self.solver)
 
     def predict(self, x: ArrayLike) -> NDArray[np.intp]:
         """Certified class numbers, −1 for abstain."""
@@ -264,7 +295,9 @@ class CertifiedRun:
                 **{name.replace("-", "_"): version(name) for name in ("mibp-cert", "numpy", "scipy")},
             },
         }
-        if self.test is not None and isinstance(self.data, Split):
+        if self.test_ranges is not None and isinstance(self.data, Split):
+            plain["test"] = {"n": len(self.data.test), **self.errors}
+        elif self.test is not None and isinstance(self.data, Split):
             plain["test"] = {
                 "n": len(self.data.test),
                 "nominal_accuracy": self.nominal_accuracy,
@@ -273,7 +306,8 @@ class CertifiedRun:
             }
         if self.attack is not None:
             inner = self.attack.inner().radius
-            plain["test"]["attacked_accuracy"] = self.attacked_accuracy
+            if self.nominal is not None:
+                plain["test"]["attacked_accuracy"] = self.attacked_accuracy
             plain["attack"] = {
                 "datasets": len(self.attack.theta),
                 "flips": self.attack.flips,

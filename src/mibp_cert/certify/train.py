@@ -10,7 +10,7 @@ import numpy as np
 
 from mibp_cert.certify.attack import AttackSettings, attack, check_certificates
 from mibp_cert.certify.bounds import Inputs, check_method, states_of
-from mibp_cert.certify.predict import ABSTAIN, Predictions, nominal_classes, predict
+from mibp_cert.certify.predict import ABSTAIN, Predictions, Ranges, nominal_classes, predict, predict_ranges
 from mibp_cert.certify.run import CertifiedRun, EpochRecord, Selection, Training
 from mibp_cert.data import Dataset, Split, batch_plan, effective_batch_size, steps_per_epoch
 from mibp_cert.engines import concrete
@@ -20,7 +20,7 @@ from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
 from mibp_cert.engines.relational import RelationalEngine, RelationalSettings
-from mibp_cert.engines.rounding import Array
+from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.nets import Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Capability, WorkerPool, solver_named
@@ -127,7 +127,7 @@ def certify_training(
     made = make_engine(engine, settings, relational or RelationalSettings(), unroll, hear.on_program)
     method = prediction or made.default_prediction
     rule = Selection(select) if isinstance(select, str) else select
-    _check_request(network, data, method, made, settings, rule)
+    _check_request(network, data, training, method, made, settings, rule)
     members = threat.bind(train)
     if members.bilinear and engine == "mibp" and not solver_named(settings.solver).supports(Capability.BILINEAR):
         raise UserError(
@@ -151,19 +151,20 @@ def certify_training(
                 f"The bounds diverged: no prediction can be certified after step {diverged}, within the first epoch; use a "
                 "smaller eps or learning rate."
             )
-        test, nominal, found = None, None, None
+        answer: Predictions | Ranges | None = None
+        nominal, found = None, None
         if isinstance(data, Split):
             inputs = Inputs(data.test.x, None if test_threat is None else test_threat.bind(data.test))
-            nominal = nominal_classes(network, chosen.theta, data.test.x)
+            nominal = None if data.test.targets is not None else nominal_classes(network, chosen.theta, data.test.x)
             hear.on_stage("bounding test predictions")
-            test = _predict(network, chosen, inputs, method, settings, made, diverged, rule)
-            totals.add(test.report)
+            answer = _predict(network, chosen, inputs, method, settings, made, diverged, rule, nominal is None)
+            totals.add(answer.report)
             if attacked:
                 hear.on_stage("attacking")
                 single = _truncate(plan_steps(network, training, train, 1), chosen.steps)
                 known = chosen.bounds if states_of(chosen.bounds) else None
                 found = attack(network, single, begin, members, inputs, nominal, known, attack_settings)
-                check_certificates(found, test, chosen.bounds)
+                check_certificates(found, answer, chosen.bounds)
     finally:
         made.close()
     return CertifiedRun(
@@ -188,14 +189,21 @@ def certify_training(
         nodes=totals.nodes,
         fallbacks=totals.fallbacks,
         outer=() if made.name == "mibp" else members.outer,
-        test=test,
+        test=answer if isinstance(answer, Predictions) else None,
+        test_ranges=answer if isinstance(answer, Ranges) else None,
         nominal=nominal,
         attack=found,
     )
 
 
 def _check_request(
-    network: Network, data: Split | Dataset, method: str, made: Engine, settings: SolverSettings, select: Selection
+    network: Network,
+    data: Split | Dataset,
+    training: Training,
+    method: str,
+    made: Engine,
+    settings: SolverSettings,
+    select: Selection,
 ) -> None:
     """Refuse what cannot be done before any work is done."""
     train = data.train if isinstance(data, Split) else data
@@ -208,8 +216,10 @@ def _check_request(
         raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
     if method == "exact":
         solver_named(settings.solver)
-    if select.rule == "best-validation" and not isinstance(data, Split):
-        raise UserError("Choosing the epoch on validation data needs data with a validation part.")
+    if select.rule == "best-validation" and (not isinstance(data, Split) or train.targets is not None):
+        raise UserError("Choosing the epoch on validation data needs data with classes and a validation part.")
+    if train.targets is not None and training.loss != "squared-error":
+        raise UserError(f"Real targets need the loss 'squared-error', not {training.loss!r}.")
 
 
 def _train(
@@ -286,13 +296,19 @@ def _predict(
     made: Engine,
     diverged: int | None,
     select: Selection,
-) -> Predictions:
+    regression: bool,
+) -> Predictions | Ranges:
     if diverged is not None and select.rule == "last":
         # The training asked for goes on past the divergence: nothing is known of its models.
         n = len(inputs.x)
+        if regression:
+            nothing = np.full((n, network.logits), np.inf)
+            return Ranges(Interval(-nothing, nothing), method, StepReport())
         centre = nominal_classes(network, chosen.theta, inputs.x)
         return Predictions(np.full(n, ABSTAIN, dtype=np.intp), centre, np.full(n, -np.inf), method, StepReport())
     with made.pool if isinstance(made, MibpEngine) else WorkerPool(settings.jobs) as pool:
+        if regression:
+            return predict_ranges(network, chosen.bounds, inputs, method, settings, pool)
         return predict(network, chosen.bounds, inputs, method, settings, pool)
 
 
@@ -323,7 +339,7 @@ def _validate(
     network: Network, data: Split | Dataset, box: Box, theta: Array, made: Engine
 ) -> tuple[float | None, float | None]:
     """Clean and certified accuracy on the validation data."""
-    if not isinstance(data, Split):
+    if not isinstance(data, Split) or data.train.targets is not None:
         return None, None
     validation = data.validation
     method = "interval" if made.name == "mibp" else made.default_prediction

@@ -1,8 +1,9 @@
 """Data sets that come by name.
 
 `two-moons` is drawn; `iris`, `iris2` (its first two classes) and `breast-cancer` ship with scikit-learn and are standardised, so
-that amounts are in standard deviations; `npha` is the National Poll on Healthy Aging (UCI 936), a table of 14 categorical
-answers: a local CSV file, else a download by `ucimlrepo`, kept in a cache.
+that amounts are in standard deviations, as is `diabetes`, a regression whose target is standardised, too; `digits` are 8×8 images
+of two digits with brightness in [0, 1]; `npha` is the National Poll on Healthy Aging (UCI 936), a table of 14 categorical answers:
+a local CSV file, else a download by `ucimlrepo`, kept in a cache.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_breast_cancer, load_iris, make_moons
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, make_moons
 from sklearn.preprocessing import StandardScaler
 
 from mibp_cert.data.dataset import Dataset, Split
@@ -132,11 +133,34 @@ def _standardised(name: str, x: Any, y: Any, seed: int, sizes: tuple[int, int, i
     return Split(name, *(Dataset.of(scaler.transform(x[rows]), y[rows], classes) for rows in (train, validation, test)))
 
 
+def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, int, int] = (200, 60, 100)) -> Split:
+    """Images of two handwritten digits, 8×8 pixels line by line, brightness from 0 to 1; for `Network`s of shape (1, 8, 8)."""
+    x, y = load_digits(return_X_y=True)
+    chosen = np.isin(y, pair)
+    x, y = x[chosen] / 16.0, y[chosen]
+    order = np.random.default_rng(seed).permutation(len(x))[: sum(sizes)]
+    rows = np.split(order, np.cumsum(sizes)[:-1])
+    return Split("digits", *(Dataset.of(x[part], y[part], tuple(sorted(pair))) for part in rows))
+
+
+def diabetes(seed: int = 0, *, sizes: tuple[int, int, int] = (242, 100, 100)) -> Split:
+    """Disease progression of 442 patients from 10 measurements: a regression; features and target are standardised."""
+    x, y = load_diabetes(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(x))[: sum(sizes)]
+    rows = np.split(order, np.cumsum(sizes)[:-1])
+    scaler = StandardScaler().fit(x[rows[0]])
+    middle, spread = y[rows[0]].mean(), y[rows[0]].std()
+    parts = (Dataset.regression(scaler.transform(x[part]), (y[part] - middle) / spread) for part in rows)
+    return Split("diabetes", *parts)
+
+
 _BUILTIN: dict[str, Callable[[int], Split]] = {
     "two-moons": two_moons,
     "iris": iris,
     "iris2": iris2,
     "breast-cancer": breast_cancer,
+    "digits": digits,
+    "diabetes": diabetes,
 }
 NAMES = (*_BUILTIN, "npha")
 

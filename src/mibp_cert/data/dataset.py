@@ -18,7 +18,7 @@ from mibp_cert.graph.ops import frozen
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows `x` (n × d), labels as class numbers `y` (n), and the classes they number.
+    """Rows `x` (n × d), labels as class numbers `y` (n), and the classes they number; or, for regression, real `targets`.
 
     >>> Dataset.of([[0.0, 1.0], [2.0, 3.0]], ["no", "yes"]).one_hot.tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -31,6 +31,8 @@ class Dataset:
     """The user's columns behind the features; for plain arrays, one numeric column per feature."""
     missing: NDArray[np.bool_] | None = None
     """Which cells of the user's table are missing (rows × columns); their features are a stand-in."""
+    targets: NDArray[np.float64] | None = None
+    """For regression: what is to be predicted (n × 1); there are no classes then."""
 
     @classmethod
     def of(
@@ -42,21 +44,7 @@ class Dataset:
         missing: NDArray[np.bool_] | None = None,
     ) -> Dataset:
         """Check and number: finite features, one label per row, every label one of the classes."""
-        if np.iscomplexobj(x):
-            raise UserError("The features must be real numbers, not complex ones.")
-        try:
-            features = frozen(x)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"The features must be a table of numbers: {error}.") from None
-        if features.ndim != 2 or features.shape[0] == 0 or features.shape[1] == 0:
-            raise UserError(f"The features must be a table of rows and columns, got shape {features.shape}.")
-        bad = np.argwhere(~np.isfinite(features))
-        if len(bad):
-            row, column = (int(i) for i in bad[0])
-            raise UserError(
-                f"The features hold {len(bad)} value(s) that are NaN or infinite, the first in row {row}, "
-                f"column {column}; fill them in or drop those rows."
-            )
+        features = _table(x, "features")
         names = np.asarray(labels)
         if names.shape != (len(features),):
             raise UserError(f"There are {len(features)} rows but the labels have shape {names.shape}.")
@@ -70,10 +58,29 @@ class Dataset:
             raise UserError(f"Training needs at least two classes, none of them NaN; got {list(known)}.")
         y = cls(features, np.zeros(0, dtype=np.intp), known).number(names)
         y.setflags(write=False)
-        named = plain_columns(features.shape[1]) if columns is None else columns
-        if named[-1].stop != features.shape[1]:
-            raise UserError(f"The columns describe {named[-1].stop} features, but the rows have {features.shape[1]}.")
+        named = _columns(features, columns)
         return cls(features, y, known, named, missing if missing is not None and missing.any() else None)
+
+    @classmethod
+    def regression(
+        cls,
+        x: ArrayLike,
+        targets: ArrayLike,
+        columns: tuple[Column, ...] | None = None,
+        missing: NDArray[np.bool_] | None = None,
+    ) -> Dataset:
+        """Rows with a real number to predict.
+
+        >>> Dataset.regression([[0.0], [1.0]], [2.5, 3.5]).one_hot.tolist()
+        [[2.5], [3.5]]
+        """
+        features = _table(x, "features")
+        wanted = _table(np.asarray(targets).reshape(-1, 1), "targets")
+        if len(wanted) != len(features):
+            raise UserError(f"There are {len(features)} rows but {len(wanted)} targets.")
+        none = np.zeros(len(features), dtype=np.intp)
+        gaps = missing if missing is not None and missing.any() else None
+        return cls(features, none, (), _columns(features, columns), gaps, wanted)
 
     @classmethod
     def from_frame(
@@ -82,9 +89,13 @@ class Dataset:
         target: str,
         recipe: Recipe | None = None,
         classes: tuple[Any, ...] | None = None,
+        *,
+        regression: bool = False,
         **options: Any,
     ) -> Dataset:
         """A table with its target column, encoded by a recipe (default: one fitted on this table with `options`).
+
+        `regression`: the target is a number, not a class.
 
         >>> table = pd.DataFrame({"age": [30.0, 50.0], "smoker": ["no", "yes"], "ill": [0, 1]})
         >>> Dataset.from_frame(table, "ill", scaling="none").x.tolist()
@@ -97,6 +108,8 @@ class Dataset:
             raise UserError(f"The target column '{target}' has missing values; drop those rows.")
         recipe = Recipe.fit(features, **options) if recipe is None else recipe
         x, missing = recipe.apply(features)
+        if regression:
+            return cls.regression(x, labels.to_numpy(), recipe.columns, missing)
         return cls.of(x, labels.to_numpy(), classes, recipe.columns, missing)
 
     def column(self, name: Any) -> int:
@@ -106,10 +119,13 @@ class Dataset:
     def take(self, rows: NDArray[np.intp]) -> Dataset:
         """The same data with these rows only."""
         missing = None if self.missing is None else self.missing[rows]
-        return Dataset(frozen(self.x[rows]), self.y[rows], self.classes, self.columns, missing)
+        targets = None if self.targets is None else frozen(self.targets[rows])
+        return Dataset(frozen(self.x[rows]), self.y[rows], self.classes, self.columns, missing, targets)
 
     def number(self, labels: ArrayLike) -> NDArray[np.intp]:
         """Class numbers of labels."""
+        if self.targets is not None:
+            raise UserError("These data have real targets, not labels; this is for classes only.")
         place = {name: i for i, name in enumerate(self.classes)}
         names = np.asarray(labels).ravel().tolist()
         unknown = sorted({str(name) for name in names if name not in place})
@@ -128,6 +144,9 @@ class Dataset:
 
     @cached_property
     def one_hot(self) -> NDArray[np.float64]:
+        """What training sees: one-hot labels (n × classes), or the targets of a regression (n × 1)."""
+        if self.targets is not None:
+            return self.targets
         return frozen(np.eye(len(self.classes))[self.y])
 
     @cached_property
@@ -138,7 +157,36 @@ class Dataset:
         digest = hashlib.sha256(repr((self.x.shape, self.classes, *recipe)).encode())
         digest.update(np.ascontiguousarray(self.x).tobytes())
         digest.update(self.y.astype(np.int64).tobytes())
+        if self.targets is not None:
+            digest.update(np.ascontiguousarray(self.targets).tobytes())
         return digest.hexdigest()
+
+
+def _table(values: ArrayLike, what: str) -> NDArray[np.float64]:
+    """A table of finite numbers, or a `UserError` that says what is wrong with it."""
+    if np.iscomplexobj(values):
+        raise UserError(f"The {what} must be real numbers, not complex ones.")
+    try:
+        table = frozen(values)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"The {what} must be a table of numbers: {error}.") from None
+    if table.ndim != 2 or table.shape[0] == 0 or table.shape[1] == 0:
+        raise UserError(f"The {what} must be a table of rows and columns, got shape {table.shape}.")
+    bad = np.argwhere(~np.isfinite(table))
+    if len(bad):
+        row, column = (int(i) for i in bad[0])
+        raise UserError(
+            f"The {what} hold {len(bad)} value(s) that are NaN or infinite, the first in row {row}, "
+            f"column {column}; fill them in or drop those rows."
+        )
+    return table
+
+
+def _columns(features: NDArray[np.float64], columns: tuple[Column, ...] | None) -> tuple[Column, ...]:
+    named = plain_columns(features.shape[1]) if columns is None else columns
+    if named[-1].stop != features.shape[1]:
+        raise UserError(f"The columns describe {named[-1].stop} features, but the rows have {features.shape[1]}.")
+    return named
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ class Smooth:
     shape: str
     """`rising`, `falling`, or `peak`: even, and falling with `|x|`."""
     limits: tuple[float, float]
-    """Smallest and largest value that `φ` can take."""
+    """Smallest and largest value that `φ`, and a float64 evaluation of it, can take."""
     relative: float = 16.0
     absolute: float = 0.0
     positive: bool = False
@@ -84,7 +84,7 @@ SMOOTH = {
             lambda x: _sigmoid_slope(x) * (1.0 - 2.0 * _sigmoid(x)),
             lambda low, high: np.minimum(0.125, 1.000001 * np.exp(-_nearest(low, high))),
             "peak",
-            (0.0, 0.25),
+            (0.0, 0.25 + 2.0**-52),
             absolute=8.0,
         ),
         Smooth(
@@ -101,7 +101,7 @@ SMOOTH = {
             lambda x: -2.0 * np.tanh(x) * _tanh_slope(x),
             lambda low, high: np.minimum(2.0, 16.00002 * np.exp(-2.0 * _nearest(low, high))),
             "peak",
-            (0.0, 1.0),
+            (0.0, 1.0 + 2.0**-50),
             absolute=8.0,
         ),
         Smooth("exp", np.exp, np.exp, lambda low, high: 1.000001 * np.exp(high), "rising", (0.0, np.inf)),

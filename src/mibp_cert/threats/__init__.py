@@ -14,6 +14,7 @@ from mibp_cert.threats.catalog import (
     Nothing,
     Rounded,
     Shift,
+    TargetNoise,
 )
 from mibp_cert.threats.compose import Budget, Condition, column, label_is
 from mibp_cert.threats.language import Model, Rules, RulesSet
@@ -44,6 +45,7 @@ __all__ = [
     "RulesSet",
     "Segments",
     "Shift",
+    "TargetNoise",
     "Threat",
     "ThreatSet",
     "column",

@@ -310,6 +310,34 @@ class Missing(Catalogued):
 
 
 @dataclass(frozen=True, eq=False)
+class TargetNoise(Catalogued):
+    """Regression: each target may be off by `eps`, in the units of the target.
+
+    >>> TargetNoise(0.5).to_json()
+    {'kind': 'target-noise', 'eps': 0.5}
+    """
+
+    eps: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.eps) and self.eps >= 0):
+            raise UserError(f"eps must be a finite number ≥ 0, got {self.eps}.")
+
+    def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
+        if clean.targets is None:
+            raise UserError("TargetNoise is for regression; labels are changed by LabelFlips.")
+        place = np.flatnonzero(np.broadcast_to(rows[:, None], clean.targets.shape).ravel())
+        y, radius = clean.targets.ravel()[place], np.full(len(place), float(self.eps))
+        low = np.where(radius > 0, np.nextafter(y - radius, -np.inf), y)
+        high = np.where(radius > 0, np.nextafter(y + radius, np.inf), y)
+        ones = np.ones(len(place), dtype=np.intp)
+        return [Part("box", "y", (place // clean.targets.shape[1]).astype(np.intp), ones, place, low, high)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "target-noise", "eps": float(self.eps)}
+
+
+@dataclass(frozen=True, eq=False)
 class LabelFlips(Catalogued):
     """At most `at_most` labels are wrong (default: any number), optionally only labels in `source`, and only towards `target`.
 
@@ -329,6 +357,8 @@ class LabelFlips(Catalogued):
         if self.at_most is not None:
             free = LabelFlips(None, self.source, self.target)
             return Budget(free, rows=self.at_most).parts(clean, rows, limits)
+        if clean.targets is not None:
+            raise UserError("LabelFlips is for classes; the targets of a regression are moved by TargetNoise.")
         classes = len(clean.classes)
         source = range(classes) if self.source is None else clean.number(np.array(self.source, dtype=object)).tolist()
         target = range(classes) if self.target is None else clean.number(np.array(self.target, dtype=object)).tolist()

@@ -88,7 +88,7 @@ class Model:
     def label(self, row: int, value: Any) -> Formula:
         """The true label of a row is this class."""
         number = int(self._clean.number(np.array([value], dtype=object))[0])
-        place = self._row(row) * len(self._clean.classes) + number
+        place = self._row(row) * self._clean.one_hot.shape[1] + number
         return Truth(Expression({("y", place): 1.0}))
 
     def real(self, low: float, high: float) -> Expression:
@@ -172,7 +172,7 @@ class RulesSet(ThreatSet):
         counted = [f for own in self.own for f in own.formulas]
         expressions = expressions_of([*self.formulas, *counted])
         self.keys = {key for expression in expressions for key in expression.variables() if key[0] != "v"}
-        width = {"x": self.clean.features, "y": len(self.clean.classes)}
+        width = {"x": self.clean.features, "y": self.clean.one_hot.shape[1]}
         self.touched = np.unique([place // width[on] for on, place in self.keys]).astype(np.intp)
         self.bilinear = any(not expression.linear for expression in expressions)
         self.outer = ("cells and noise are outer views of the rules; only the engine 'mibp' uses the rules themselves",)
@@ -184,13 +184,13 @@ class RulesSet(ThreatSet):
         every = np.unique(np.concatenate([rows, self.touched])).astype(np.intp)
         x, y = self._declare(builder, every)
         at = np.searchsorted(every, rows)
-        d, c = self.clean.features, len(self.clean.classes)
+        d, c = self.clean.features, self.clean.one_hot.shape[1]
         cells = (at[:, None] * d + np.arange(d)).ravel(), (at[:, None] * c + np.arange(c)).ravel()
         return picked(x, cells[0], builder.variables), picked(y, cells[1], builder.variables)
 
     def _declare(self, builder: ProgramBuilder, rows: Index) -> tuple[Affine, Affine]:
         x, y = self.base.constraints(builder, rows)
-        width = {"x": self.clean.features, "y": len(self.clean.classes)}
+        width = {"x": self.clean.features, "y": self.clean.one_hot.shape[1]}
         places: dict[Key, int] = {}
         for on, place in self.keys:
             row, entry = divmod(place, width[on])
@@ -344,7 +344,7 @@ class RulesSet(ThreatSet):
     def _optimum(self, gx: Array, gy: Array, rest: tuple[Array, Array]) -> tuple[Array, Array]:
         """The member that minimises a direction over the touched rows, with the other rows as in `rest`."""
         program, x, y = self._program
-        d, c = self.clean.features, len(self.clean.classes)
+        d, c = self.clean.features, self.clean.one_hot.shape[1]
         cells = (self.touched[:, None] * d + np.arange(d)).ravel(), (self.touched[:, None] * c + np.arange(c)).ravel()
         objective = np.asarray(gx[cells[0]] @ x.linear + gy[cells[1]] @ y.linear).ravel()
         scale = max(float(np.abs(objective).sum()), 1e-300)
@@ -371,7 +371,7 @@ class RulesSet(ThreatSet):
         if not inside or not self.base.contains(x, y):
             return False
         program, ax, ay = self._program
-        d, c = self.clean.features, len(self.clean.classes)
+        d, c = self.clean.features, self.clean.one_hot.shape[1]
         centre = np.concatenate([ax.centre, ay.centre])
         target = (
             np.concatenate([x[self.touched].reshape(-1, d).ravel(), y[self.touched].reshape(-1, c).ravel()]) - centre

@@ -70,9 +70,9 @@ class ProductSet(ThreatSet):
         self.clean, self.limits = clean, tuple(limits)
         self._x = np.array(clean.x)
         self._y = np.array(clean.one_hot)
-        low, high = np.array(clean.x).ravel(), np.array(clean.x).ravel()
+        low, high = ({"x": np.array(clean.x).ravel(), "y": np.array(clean.one_hot).ravel()} for _ in range(2))
         self.parts: list[Part] = []
-        boxed = np.zeros(clean.x.size, dtype=bool)
+        boxed = {on: np.zeros(len(values), dtype=bool) for on, values in low.items()}
         # What is unknown may be any valid value; no other box has a reported value there that it could be close to.
         unknown = np.zeros(clean.x.size, dtype=bool)
         for part in [p for p in parts if p.without_clean]:
@@ -85,21 +85,26 @@ class ProductSet(ThreatSet):
                 touched = part.place if part.reference is None else part.reference
                 part = _restrict(part, ~unknown[touched], part.group)
             if part.kind == "box" and part.group < 0 and not part.without_clean:
-                p, x = part.place, clean.x.ravel()[part.place]
-                first = ~boxed[p]
-                low[p] = np.where(first, part.low, np.nextafter(low[p] + (part.low - x), -np.inf))
-                high[p] = np.where(first, part.high, np.nextafter(high[p] + (part.high - x), np.inf))
-                boxed[p] = True
+                p, x, on = part.place, self._values(part), part.on
+                first = ~boxed[on][p]
+                low[on][p] = np.where(first, part.low, np.nextafter(low[on][p] + (part.low - x), -np.inf))
+                high[on][p] = np.where(first, part.high, np.nextafter(high[on][p] + (part.high - x), np.inf))
+                boxed[on][p] = True
             elif part.kind == "box" and part.group < 0:
-                low[part.place], high[part.place] = part.low, part.high
-                boxed[part.place] = True
+                low["x"][part.place], high["x"][part.place] = part.low, part.high
+                boxed["x"][part.place] = True
             else:
                 self.parts.append(part)
-        self.low, self.high = low.reshape(clean.x.shape), high.reshape(clean.x.shape)
+        self.low, self.high = low["x"].reshape(clean.x.shape), high["x"].reshape(clean.x.shape)
+        self.y_low, self.y_high = low["y"].reshape(clean.one_hot.shape), high["y"].reshape(clean.one_hot.shape)
         self._x.setflags(write=False)
         self._y.setflags(write=False)
         self._check_overlaps()
         self.parts = [self._widened(part, boxed) for part in self.parts]
+
+    def _values(self, part: Part) -> Array:
+        """The clean cells (or targets) that a part's symbols move."""
+        return np.asarray((self.clean.x if part.on == "x" else self.clean.one_hot).ravel()[part.place])
 
     def _check_missing(self, unknown: NDArray[np.bool_]) -> None:
         """Refuse data with missing values that the threat says nothing about."""
@@ -142,7 +147,7 @@ class ProductSet(ThreatSet):
         for on, count in seen.items():
             if (count > 1).any():
                 row, entry = divmod(
-                    int(np.argmax(count > 1)), self.clean.features if on == "x" else len(self.clean.classes)
+                    int(np.argmax(count > 1)), self.clean.features if on == "x" else self.clean.one_hot.shape[1]
                 )
                 what = "the label"
                 if on == "x":
@@ -152,19 +157,21 @@ class ProductSet(ThreatSet):
                     "of them (.where(...) restricts a part)."
                 )
 
-    def _widened(self, part: Part, boxed: NDArray[np.bool_]) -> Part:
+    def _widened(self, part: Part, boxed: dict[str, NDArray[np.bool_]]) -> Part:
         """A move on top of a box: its ends moved outward by what adding the two can round."""
         if part.kind == "choice":
             return part
-        x = self.clean.x.ravel()[part.place]
+        x = self._values(part)
         slip = np.where(
-            boxed[part.place], 8.0 * np.finfo(float).eps * (np.abs(x) + np.abs(part.high) + np.abs(part.low)), 0.0
+            boxed[part.on][part.place],
+            8.0 * np.finfo(float).eps * (np.abs(x) + np.abs(part.high) + np.abs(part.low)),
+            0.0,
         )
         return replace(part, low=part.low - slip, high=part.high + slip, inner=(part.low, part.high))
 
     def _slip(self, part: Part) -> Array:
         """For balls: how far beyond 1 the norm of a stored member may be, symbol by symbol (that of its piece)."""
-        x = self.clean.x.ravel()[part.place]
+        x = self._values(part)
         size = np.maximum(part.high - x, x - part.low)
         rounding = 8.0 * np.finfo(float).eps * (np.abs(x) + size) / np.where(size > 0, size, 1.0)
         total = BALL_SLIP + np.bincount(part.piece, rounding, minlength=len(part.sizes))
@@ -182,7 +189,7 @@ class ProductSet(ThreatSet):
     @cached_property
     def _hull(self) -> Hull:
         x_low, x_high = np.array(self.low).ravel(), np.array(self.high).ravel()
-        y_low, y_high = np.array(self._y).ravel(), np.array(self._y).ravel()
+        y_low, y_high = np.array(self.y_low).ravel(), np.array(self.y_high).ravel()
         for part in self.parts:
             if part.kind == "choice":
                 low, high = (x_low, x_high) if part.on == "x" else (y_low, y_high)
@@ -195,33 +202,35 @@ class ProductSet(ThreatSet):
                 high[part.reference] = 1.0
                 high[part.place] = 1.0
             else:
-                x, boxed = self.clean.x.ravel()[part.place], self._boxed(part)
-                below = np.nextafter(x_low[part.place] + (part.low - x), -np.inf)
-                above = np.nextafter(x_high[part.place] + (part.high - x), np.inf)
-                x_low[part.place] = np.where(boxed, below, part.low)
-                x_high[part.place] = np.where(boxed, above, part.high)
+                low, high = (x_low, x_high) if part.on == "x" else (y_low, y_high)
+                x, boxed = self._values(part), self._boxed(part)
+                below = np.nextafter(low[part.place] + (part.low - x), -np.inf)
+                above = np.nextafter(high[part.place] + (part.high - x), np.inf)
+                low[part.place] = np.where(boxed, below, part.low)
+                high[part.place] = np.where(boxed, above, part.high)
         shape, labels = self.clean.x.shape, self.clean.one_hot.shape
         return Hull(x_low.reshape(shape), x_high.reshape(shape), y_low.reshape(labels), y_high.reshape(labels))
 
     @cached_property
     def _noise(self) -> Noise:
-        x_centre, y_centre = 0.5 * (self.low + self.high), np.array(self._y)
-        moving = np.flatnonzero((self.high > self.low).ravel())
-        # Where nothing moves, choices may have put the stand-in.
-        still = (self.high == self.low).ravel()
-        x_centre.ravel()[still] = self._x.ravel()[still]
-        # Rounded up until centre ± radius covers both ends.
-        radius = np.maximum(
-            np.nextafter(self.high - x_centre, np.inf), np.nextafter(x_centre - self.low, np.inf)
-        ).ravel()
-        entries: dict[str, list[tuple[Index, Index, Array]]] = {
-            "x": [(moving, np.arange(len(moving)), radius[moving])],
-            "y": [],
-        }
-        count = len(moving)
-        blocks: list[Block] = []
-        if count:
-            blocks.append(Plain(np.arange(count), _unit_segments(moving // self.clean.features)))
+        entries: dict[str, list[tuple[Index, Index, Array]]] = {"x": [], "y": []}
+        count, blocks = 0, list[Block]()
+        centres = []
+        for on, low, high, known in self._boxes():
+            centre = 0.5 * (low + high)
+            moving = np.flatnonzero((high > low).ravel())
+            # Where nothing moves, choices may have put the stand-in.
+            still = (high == low).ravel()
+            centre.ravel()[still] = known.ravel()[still]
+            # Rounded up until centre ± radius covers both ends.
+            radius = np.maximum(np.nextafter(high - centre, np.inf), np.nextafter(centre - low, np.inf)).ravel()
+            symbols = count + np.arange(len(moving))
+            entries[on].append((moving, symbols, radius[moving]))
+            if len(moving):
+                blocks.append(Plain(symbols, _unit_segments(moving // known.shape[1])))
+            count += len(moving)
+            centres.append(centre)
+        x_centre, y_centre = centres
         for part in [p for p in self.parts if p.group < 0]:
             pieces = self._linear(part, count, entries, x_centre if part.on == "x" else y_centre)
             blocks.append(Plain(np.arange(count, count + pieces.count), pieces))
@@ -236,6 +245,10 @@ class ProductSet(ThreatSet):
         matrices = {on: _sparse(entries[on], size, count) for on, size in (("x", x_centre.size), ("y", y_centre.size))}
         return Noise(x_centre, y_centre, matrices["x"], matrices["y"], tuple(blocks))
 
+    def _boxes(self) -> tuple[tuple[str, Array, Array, Array], ...]:
+        """The plain boxes: features, then labels or targets, with the data that stand for the ones handed in."""
+        return ("x", self.low, self.high, self._x), ("y", self.y_low, self.y_high, self._y)
+
     def noise(self) -> Noise:
         return self._noise
 
@@ -245,11 +258,11 @@ class ProductSet(ThreatSet):
         """Coefficients of a part's symbols, and its pieces; budgeted parts are written around the data as handed in."""
         symbols = start + np.arange(len(part.place))
         if part.kind != "choice":
-            x = self.clean.x.ravel()[part.place]
+            x = self._values(part)
             size = np.maximum(part.high - x, x - part.low)
             slip = 1.0 + (2.0 * self._slip(part) if part.kind in ("l1", "l2") else 0.0)
             size = np.nextafter(np.nextafter(size * slip, np.inf), np.inf)
-            entries["x"].append((part.place, symbols, size))
+            entries[part.on].append((part.place, symbols, size))
             safe = np.where(size > 0, size, 1.0)
             low = np.maximum(np.nextafter((part.low - x) / safe, -np.inf), -1.0)
             high = np.minimum(np.nextafter((part.high - x) / safe, np.inf), 1.0)
@@ -327,12 +340,14 @@ class ProductSet(ThreatSet):
     def _member(self, epsilon: Array) -> tuple[Array, Array]:
         """The dataset with this noise, written without rounding: cells at their ends, one-hot groups as one-hot groups."""
         x, y = np.array(self._x).ravel(), np.array(self._y).ravel()
-        moving = np.flatnonzero((self.high > self.low).ravel())
-        low, high = self.low.ravel()[moving], self.high.ravel()[moving]
-        e = epsilon[: len(moving)]
-        middle = np.clip(0.5 * (low + high) + 0.5 * (high - low) * e, low, high)
-        x[moving] = np.where(e <= -1.0, low, np.where(e >= 1.0, high, middle))
-        start = len(moving)
+        start = 0
+        for on, lows, highs, _ in self._boxes():
+            moving = np.flatnonzero((highs > lows).ravel())
+            low, high = lows.ravel()[moving], highs.ravel()[moving]
+            e = epsilon[start : start + len(moving)]
+            middle = np.clip(0.5 * (low + high) + 0.5 * (high - low) * e, low, high)
+            (x if on == "x" else y)[moving] = np.where(e <= -1.0, low, np.where(e >= 1.0, high, middle))
+            start += len(moving)
         for part in self._ordered():
             count = len(part.place) + (len(part.sizes) if part.kind == "choice" and part.group < 0 else 0)
             self._apply(part, epsilon[start : start + count], x if part.on == "x" else y)
@@ -353,7 +368,7 @@ class ProductSet(ThreatSet):
             target[part.reference[owner]] = 0.0
             target[places[chosen]] = 1.0
             return
-        x = self.clean.x.ravel()[part.place]
+        x = self._values(part)
         low, high = (part.low, part.high) if part.inner is None else part.inner
         size = np.maximum(high - x, x - low)
         moved = np.clip(x + size * e, low, high)
@@ -364,7 +379,8 @@ class ProductSet(ThreatSet):
 
     def _boxed(self, part: Part) -> NDArray[np.bool_]:
         """Which of a part's cells also lie in the plain box."""
-        return np.asarray((self.high > self.low).ravel()[part.place])
+        wide = self.high > self.low if part.on == "x" else self.y_high > self.y_low
+        return np.asarray(wide.ravel()[part.place])
 
     def contains(self, x: Array, y: Array) -> bool:
         """Cell by cell: first what the plain box explains, then the other parts; rows touched are counted for the budgets."""
@@ -378,7 +394,7 @@ class ProductSet(ThreatSet):
         flat = {"x": x.ravel(), "y": y.ravel()}
         rest = {
             "x": flat["x"] - np.clip(flat["x"], self.low.ravel(), self.high.ravel()),
-            "y": flat["y"] - self._y.ravel(),
+            "y": flat["y"] - np.clip(flat["y"], self.y_low.ravel(), self.y_high.ravel()),
         }
         touched = [np.zeros(len(self.clean), dtype=bool) for _ in self.limits]
         for part in self.parts:
@@ -408,7 +424,7 @@ class ProductSet(ThreatSet):
                         return None
                     rest[group] = 0.0
             return np.asarray(flat[part.reference] != 1.0)
-        x = self.clean.x.ravel()[part.place]
+        x = self._values(part)
         move, value, boxed = np.array(rest[part.place]), flat[part.place], self._boxed(part)
         direct = (value >= part.low) & (value <= part.high)
         if not np.where(boxed, (move >= part.low - x) & (move <= part.high - x), direct).all():

@@ -31,13 +31,14 @@ Terms = list[tuple[Index, Index, Array]]
 
 def declare(members: ProductSet, builder: ProgramBuilder, rows: Index) -> tuple[Affine, Affine]:
     """Features and labels of `rows`, flat, over new variables of the builder."""
-    clean, (x, y) = members.clean, members.reference
-    low, high = members.low[rows].ravel(), members.high[rows].ravel()
-    base = Affine.box(builder, low, high)
-    still = low == high
-    centre = {"x": np.where(still, x[rows].ravel(), base.centre), "y": y[rows].ravel().copy()}
+    clean = members.clean
+    base, centre = {}, {}
+    for on, lows, highs, known in members._boxes():
+        low, high = lows[rows].ravel(), highs[rows].ravel()
+        base[on] = Affine.box(builder, low, high)
+        centre[on] = np.where(low == high, known[rows].ravel(), base[on].centre)
     terms: dict[str, Terms] = {"x": [], "y": []}
-    width = {"x": clean.features, "y": len(clean.classes)}
+    width = {"x": clean.features, "y": clean.one_hot.shape[1]}
     where = np.full(len(clean), -1, dtype=np.intp)
     where[rows] = np.arange(len(rows))
     switches = [_Switches(builder, len(rows), most) for most in members.limits]
@@ -65,11 +66,11 @@ def declare(members: ProductSet, builder: ProgramBuilder, rows: Index) -> tuple[
             ]
             _at_most(builder, piece, b, 1.0, switch)
         else:
-            _moves(members, part, symbols, piece, switch, builder, terms["x"], local(part.place[symbols]))
+            _moves(members, part, symbols, piece, switch, builder, terms[part.on], local(part.place[symbols]))
     for switch_group in switches:
         switch_group.limit()
     linear = {on: _matrix(terms[on], len(centre[on]), builder.variables) for on in ("x", "y")}
-    linear["x"] = linear["x"] + with_columns(base.linear, builder.variables)
+    linear = {on: linear[on] + with_columns(base[on].linear, builder.variables) for on in ("x", "y")}
     zero = {on: np.zeros(len(centre[on])) for on in ("x", "y")}
     return Affine(centre["x"], linear["x"], zero["x"]), Affine(centre["y"], linear["y"], zero["y"])
 
@@ -102,7 +103,7 @@ def _moves(
     terms: Terms,
     cells: Index,
 ) -> None:
-    x = members.clean.x.ravel()[part.place[symbols]]
+    x = members._values(part)[symbols]
     low, high = part.low[symbols] - x, part.high[symbols] - x
     slip = 4.0 * members._slip(part)[symbols] if part.kind in ("l1", "l2") else 0.0
     size = np.nextafter(np.maximum(high, -low) * (1.0 + slip), np.inf)
