@@ -56,11 +56,14 @@ def check_method(method: str, box: Box | None = None) -> None:
         raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
 
 
-def enclose(make: Maker, layout: Layout, box: Box, inputs: Inputs, method: str) -> Interval:
-    """Enclosure of the graph's output (rows × outputs) without a solver; `exact` starts from intervals."""
+def enclose(make: Maker, layout: Layout, box: Box, inputs: Inputs, method: str, *, whole: bool = False) -> Interval:
+    """Enclosure of the graph's output (rows × outputs) without a solver; `exact` starts from intervals.
+
+    `whole`: the output is no table of rows, so that all rows must be in one graph.
+    """
     check_method(method, box)
     if method == "relational":
-        return union([relational_form(make, layout, state, inputs)[0] for state in states_of(box)])
+        return union([relational_form(make, layout, state, inputs, whole=whole)[0] for state in states_of(box)])
     engine = crown if method == "crown" else interval
     graph = make(len(inputs.x))
     value: Interval = next(iter(engine.enclose(graph, {**box.tensors(layout), "x": inputs.range}).values()))
@@ -93,14 +96,17 @@ class LinearPart:
     """What the other symbols and the slack can add or take away."""
 
 
-def relational_form(make: Maker, layout: Layout, state: RelationalSet, inputs: Inputs) -> tuple[Interval, LinearPart]:
+def relational_form(
+    make: Maker, layout: Layout, state: RelationalSet, inputs: Inputs, *, whole: bool = False
+) -> tuple[Interval, LinearPart]:
     """Bounds of the output as one expression in the set's symbols, and its linear part."""
     noise = None if inputs.members is None else inputs.members.noise()
     both = state if noise is None else _with_noise(state, noise)
     parts: list[tuple[Array, ...]] = []
     known, box = state.data, inputs.range
-    for start in range(0, len(inputs.x), SLICE):
-        rows = np.arange(start, min(start + SLICE, len(inputs.x)))
+    size = len(inputs.x) if whole else SLICE
+    for start in range(0, len(inputs.x), size):
+        rows = np.arange(start, min(start + size, len(inputs.x)))
         x = relational.input_form(both, noise, known, rows, box)
         form = relational.bound_outputs(make(len(rows)), both, layout, x)
         generators = form.dense()
@@ -112,6 +118,25 @@ def relational_form(make: Maker, layout: Layout, state: RelationalSet, inputs: I
         parts.append((form.range.low, form.range.high, form.centre, data, _columns(linear, known, both.data), rest))
     low, high, centre, data, own, rest = (np.concatenate(piece) for piece in zip(*parts, strict=True))
     return Interval(low, high), LinearPart(centre, data, own, rest)
+
+
+@dataclass(frozen=True, eq=False)
+class SymbolForm:
+    """An output over all symbols of a set: `centre + linear·ε ± rest`."""
+
+    centre: Array
+    linear: Array
+    rest: Array
+
+
+def relational_symbols(make: Maker, layout: Layout, state: RelationalSet, inputs: Inputs) -> SymbolForm:
+    """The output as one form over every symbol of the set, and new ones that stand for what the graph adds."""
+    x = relational.input_form(state, None, state.data, np.arange(len(inputs.x)), inputs.range)
+    form = relational.bound_outputs(make(len(inputs.x)), state, layout, x)
+    generators = form.dense()
+    linear = np.zeros((*form.shape, 0)) if generators is None else generators
+    rest = form.slack if form.rows is None else form.slack + form.symbols.top(form.rows)
+    return SymbolForm(form.centre, _columns(linear, 0, form.symbols.count), np.asarray(rest))
 
 
 def _columns(linear: Array, start: int, stop: int) -> Array:

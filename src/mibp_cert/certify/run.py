@@ -124,6 +124,8 @@ class CertifiedRun:
     prediction: str
     solver: SolverSettings
     unroll: int
+    start: Array
+    """The initial parameters `θ₀`."""
     bounds: Box
     theta: Array
     steps: int

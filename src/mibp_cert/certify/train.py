@@ -178,6 +178,7 @@ def certify_training(
         prediction=method,
         solver=settings,
         unroll=made.unroll,
+        start=start,
         bounds=chosen.bounds,
         theta=chosen.theta,
         steps=chosen.steps,
@@ -310,6 +311,14 @@ def _predict(
         if regression:
             return predict_ranges(network, chosen.bounds, inputs, method, settings, pool)
         return predict(network, chosen.bounds, inputs, method, settings, pool)
+
+
+def attack_steps(run: CertifiedRun) -> tuple[list[Step], Array]:
+    """The training that a run is about, one graph per step, and the state that it starts from."""
+    plan = plan_steps(run.network, run.training, run.train, 1)
+    begin = np.zeros(run.training.optimiser.state(run.network.layout).size)
+    begin[: len(run.start)] = run.start
+    return _truncate(plan, run.steps), begin
 
 
 def _truncate(plan: list[tuple[Step, int]], steps: int) -> list[Step]:

@@ -2,8 +2,8 @@
 
 `two-moons` is drawn; `iris`, `iris2` (its first two classes) and `breast-cancer` ship with scikit-learn and are standardised, so
 that amounts are in standard deviations, as is `diabetes`, a regression whose target is standardised, too; `digits` are 8×8 images
-of two digits with brightness in [0, 1]; `npha` is the National Poll on Healthy Aging (UCI 936), a table of 14 categorical answers:
-a local CSV file, else a download by `ucimlrepo`, kept in a cache.
+of two digits with brightness in [0, 1]; `npha` is the National Poll on Healthy Aging (UCI 936), a table of 14 categorical
+answers: a local CSV file, else a download by `ucimlrepo`, kept in a cache.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class Encoder:
         var_b, sign_b = self.deviation(b, ib)
         q = self.builder.add_variables(len(ia))
         gate_a, gate_b = self.builder.integer[var_a], self.builder.integer[var_b]
-        (slope_a, shift_a), (slope_b, shift_b) = self._unit(var_a), self._unit(var_b)
+        (slope_a, shift_a), (slope_b, shift_b) = self.unit(var_a), self.unit(var_b)
         for s_a, s_b in ((1.0, 1.0), (-1.0, -1.0)):  # q ≥ s·e_a + s·e_b − 1
             self._rows(
                 (q, 1.0),
@@ -277,11 +277,11 @@ class Encoder:
     def _argument(self, z: Symbolic, elements: Index) -> tuple[Index, Array, Array]:
         """Variables `v`, slopes and constants with `z = constant + slope·v`; a variable may be a gate, `e = 2v − 1`."""
         variables, sign = self.deviation(z, elements)
-        slope, shift = self._unit(variables)
+        slope, shift = self.unit(variables)
         reach = sign * z.radius[elements]
         return variables, reach * slope, z.middle[elements] + reach * shift
 
-    def _unit(self, variables: Index) -> tuple[Array, Array]:
+    def unit(self, variables: Index) -> tuple[Array, Array]:
         """Slope and shift of the normalised deviation `e ∈ [−1, 1]`: the variable itself, or `2g − 1` for a gate."""
         gate = self.builder.integer[variables]
         return np.where(gate, 2.0, 1.0), np.where(gate, -1.0, 0.0)

@@ -187,6 +187,16 @@ class Network:
         logits, _ = self.forward(g, parameters, g.input("x", (rows, self.features)))
         return g.finish({"logits": logits})
 
+    def slope_graph(self, rows: int, direction: NDArray[np.float64], feature: int) -> Graph:
+        """Graph from the parameters and `x` to `slope = ∂(direction·logits)/∂x_feature` (rows × 1)."""
+        g = GraphBuilder()
+        parameters = self.parameter_inputs(g)
+        _, tapes = self.forward(g, parameters, g.input("x", (rows, self.features)))
+        g.origin = "slope"
+        upstream = g.const(np.tile(direction, (rows, 1)))
+        gradient, _ = self.backward(g, parameters, tapes, upstream)
+        return g.finish({"slope": g.gather(gradient, [feature], -1)})
+
     def margin_graph(self, rows: int, first: NDArray[np.float64]) -> Graph:
         """Graph from the parameters and `x` to `margins = logits · firstᵀ`, one column per row of `first` (pairs × logits).
 

@@ -85,6 +85,10 @@ class ThreatSet(ABC):
         """Simpler sets whose union is this one, at most `limit` of them; empty where there is no such split."""
         return ()
 
+    def members(self, limit: int) -> list[tuple[Array, Array]] | None:
+        """All members `(X', Y')`, where there are finitely many and at most `limit`; else None."""
+        return None
+
     def unbudgeted(self) -> Limited | None:
         """For row budgets: the set with all budgeted rows clean, and how many of which rows may be otherwise; else None."""
         return None

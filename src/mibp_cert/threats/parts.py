@@ -303,6 +303,40 @@ class ProductSet(ThreatSet):
             return ()
         return tuple(self._only(np.array(rows)) for rows in combinations(members.tolist(), most))
 
+    def members(self, limit: int) -> list[tuple[Array, Array]] | None:
+        """One after the other, if nothing but choices is open: piece by piece, with the rows that budgets have left."""
+        if (self.high > self.low).any() or (self.y_high > self.y_low).any():
+            return None
+        if any(part.kind != "choice" for part in self.parts):
+            return None
+        pieces: list[tuple[Part, int, int]] = []
+        for part in self.parts:
+            first = np.cumsum(part.sizes) - part.sizes
+            pieces += [(part, p, int(first[p])) for p in range(len(part.sizes))]
+        found: list[list[tuple[Part, int, int]]] = [[]]
+        """Each member by the pieces that differ from the reference, with the symbol chosen."""
+        for part, p, first_symbol in pieces:
+            more = []
+            for moves in found:
+                touched = {int(q.rows[k]) for q, k, _ in moves if q.group == part.group} if part.group >= 0 else set()
+                row = int(part.rows[p])
+                if part.group >= 0 and row not in touched and len(touched) >= self.limits[part.group]:
+                    continue
+                more += [[*moves, (part, p, first_symbol + k)] for k in range(int(part.sizes[p]))]
+            found += more
+            if len(found) > limit:
+                return None
+        return [self._moved(moves) for moves in found]
+
+    def _moved(self, moves: list[tuple[Part, int, int]]) -> tuple[Array, Array]:
+        """The reference with these choices made."""
+        x, y = np.array(self._x).ravel(), np.array(self._y).ravel()
+        for part, piece, symbol in moves:
+            assert part.reference is not None
+            target = x if part.on == "x" else y
+            target[part.reference[piece]], target[part.place[symbol]] = 0.0, 1.0
+        return x.reshape(self._x.shape), y.reshape(self._y.shape)
+
     def unbudgeted(self) -> Limited | None:
         budgeted = [part for part in self.parts if part.group >= 0]
         if not budgeted:
