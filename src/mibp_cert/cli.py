@@ -10,17 +10,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pandas as pd
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mibp_cert.certify import ENGINES, Callbacks, CertifiedRun, EpochRecord, Training, certify_training
-from mibp_cert.data import load
+from mibp_cert.certify.questions import Questions, describe
+from mibp_cert.data import NAMES, Split, load
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSettings
 from mibp_cert.errors import MibpCertError, UserError
-from mibp_cert.nets import Network
+from mibp_cert.nets import LOSSES, Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Tanh
+from mibp_cert.nets.optim import SCHEDULES
 from mibp_cert.report.tables import (
     accuracy_notes,
     accuracy_table,
@@ -30,9 +33,10 @@ from mibp_cert.report.tables import (
     side_by_side,
     summary,
 )
-from mibp_cert.reproduce import TABLES, TIMINGS, Options, run_table
+from mibp_cert.reproduce import TABLES, TIMINGS, Options, Table, run_table, with_loss
 from mibp_cert.solvers import SOLVERS
-from mibp_cert.threats import LInf
+from mibp_cert.threats import Budget, LabelFlips, LInf, TargetNoise
+from mibp_cert.threats.compose import Catalogued
 
 app = typer.Typer(
     help="My training data may be wrong. What can that do to my model?",
@@ -40,6 +44,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": ReLU(),
+    "leaky-relu": LeakyReLU(),
+    "sigmoid": Sigmoid(),
+    "tanh": Tanh(),
+}
 USER_MISTAKE = 2
 INTERRUPTED = 130
 
@@ -65,28 +75,50 @@ def _root(
 
 @app.command()
 def certify(
-    dataset: Annotated[str, typer.Argument(help="Name of a data set: two-moons, iris, iris2, breast-cancer, npha.")],
+    dataset: Annotated[str, typer.Argument(help=f"Name of a data set: {', '.join(NAMES)}.")],
     data_path: Annotated[Path | None, typer.Option("--data", help="File of the data set npha.")] = None,
     eps: Annotated[float, typer.Option(help="Each feature of each training row may be off by this much.")] = 0.01,
+    rows: Annotated[int | None, typer.Option(help="At most this many training rows are off by eps.")] = None,
+    flips: Annotated[int, typer.Option(help="At most this many training labels are wrong.")] = 0,
+    target_eps: Annotated[float, typer.Option(help="Each real target may be off by this much.")] = 0.0,
+    test_eps: Annotated[float, typer.Option(help="Each feature of each test row may be off by this much.")] = 0.0,
     engine: Annotated[
         str,
         typer.Option(
-            help="relational (fast, tight), interval (fast, loose), mibp (exact step, slow); or several: a,b."
+            help="relational (fast, tight), interval or crown (fast, loose), mibp (exact step, slow); or several: a,b."
         ),
     ] = "relational",
     epochs: Annotated[int, typer.Option(help="Number of epochs.")] = 10,
     select: Annotated[str, typer.Option(help="last epoch, or best-validation: certified accuracy decides.")] = "last",
-    hidden: Annotated[str, typer.Option(help="Hidden layer sizes, such as 20 or 5,5.")] = "20",
-    logits: Annotated[int | None, typer.Option(help="1 for the one-logit hinge; default one per class.")] = None,
-    loss: Annotated[str, typer.Option(help="Training loss.")] = "hinge",
+    hidden: Annotated[
+        str | None,
+        typer.Option(help="Hidden layer sizes, such as 20 or 5,5; none for a linear model. Default 20 (digits: none)."),
+    ] = None,
+    activation: Annotated[str, typer.Option(help=f"Between layers: {', '.join(ACTIVATIONS)}.")] = "relu",
+    conv: Annotated[
+        str | None,
+        typer.Option(
+            help="Image data: filters,kernel,stride of a convolution before the hidden layers. Default 8,4,4."
+        ),
+    ] = None,
+    logits: Annotated[int | None, typer.Option(help="1 for a one-logit loss; default one per class.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help=f"{', '.join(LOSSES)}. Default hinge; squared-error for real targets.")
+    ] = None,
     learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Step size of SGD.")] = 0.1,
+    schedule: Annotated[str, typer.Option(help=f"Learning rate by epoch: {', '.join(SCHEDULES)}.")] = "constant",
+    momentum: Annotated[float, typer.Option(help="Momentum, from 0 to below 1.")] = 0.0,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay, 0 or more.")] = 0.0,
+    clip: Annotated[float | None, typer.Option(help="Clip each entry of the mean gradient to ± this.")] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Rows per step; default 100, or all if there are fewer.")
     ] = None,
     batch_mode: Annotated[str, typer.Option(help="shuffle, or subsample (fresh rows per step).")] = "shuffle",
     init: Annotated[str, typer.Option(help="Initial weights: torch or fullcert.")] = "torch",
     seed: Annotated[int, typer.Option(help="Seed of data, initial weights and batches.")] = 0,
-    predict: Annotated[str | None, typer.Option(help="interval, relational or exact; default by engine.")] = None,
+    predict: Annotated[
+        str | None, typer.Option(help="interval, crown, relational or exact; default by engine.")
+    ] = None,
     solver: Annotated[str, typer.Option(help="scip, highs or gurobi.")] = "scip",
     gap: Annotated[float, typer.Option(help="Honest gap asked for, relative to each parameter's radius.")] = 0.01,
     unroll: Annotated[int, typer.Option(help="Steps kept in one program before relaxing to a box.")] = 1,
@@ -95,6 +127,17 @@ def certify(
     seconds_per_step: Annotated[float, typer.Option(help="Time budget of one step.")] = math.inf,
     symbols: Annotated[int | None, typer.Option(help="Symbol budget of the relational engine.")] = None,
     search: Annotated[int, typer.Option(help="Slopes tried in each direction per relational step.")] = 3,
+    margin: Annotated[float | None, typer.Option(help="Also: which classes lead by at least this much?")] = None,
+    protected: Annotated[
+        list[str] | None, typer.Option(help="Also: is the class the same whatever this column is? (repeatable)")
+    ] = None,
+    rising: Annotated[
+        list[str] | None, typer.Option(help="Also: does the output only rise with this column? (repeatable)")
+    ] = None,
+    falling: Annotated[
+        list[str] | None, typer.Option(help="Also: does the output only fall with this column? (repeatable)")
+    ] = None,
+    collective: Annotated[bool, typer.Option(help="Also: how many predictions can flip at once?")] = False,
     attack: Annotated[bool, typer.Option(help="Train on attack datasets beside the certificate.")] = True,
     witness: Annotated[Path | None, typer.Option(help="Save the strongest attack dataset (.npz).")] = None,
     bounds: Annotated[Path | None, typer.Option(help="Save bounds and clean weights (.npz).")] = None,
@@ -118,9 +161,23 @@ def certify(
         jobs=jobs,
     )
     data = load(dataset, seed, data_path)
-    classes = len(data.train.classes) if logits is None else logits
-    network = Network.mlp([data.train.features, *_sizes(hidden), classes])
-    training = Training(epochs, batch_size, learning_rate, loss, seed, init, batch_mode)
+    questions = Questions(margin, tuple(protected or ()), tuple(rising or ()), tuple(falling or ()), collective)
+    questions.check(data, test_threat=test_eps > 0)
+    network = _network(data, hidden, activation, conv, logits)
+    training = Training(
+        epochs,
+        batch_size,
+        learning_rate,
+        loss or ("hinge" if data.train.targets is None else "squared-error"),
+        seed,
+        init,
+        batch_mode,
+        momentum,
+        weight_decay,
+        clip,
+        schedule,
+    )
+    threat = _threat(eps, rows, flips, target_eps)
     runs = []
     for name in engines:
         try:
@@ -128,7 +185,7 @@ def certify(
                 run = certify_training(
                     network,
                     data,
-                    LInf(eps),
+                    threat,
                     training,
                     name,
                     solver=settings,
@@ -136,6 +193,7 @@ def certify(
                     unroll=unroll,
                     prediction=predict,
                     select=select,
+                    test_threat=LInf(test_eps) if test_eps else None,
                     attacked=attack,
                     callbacks=_callbacks(progress, name),
                 )
@@ -144,9 +202,11 @@ def certify(
         runs.append(run)
         console.print(epochs_table(run))
         console.print(summary(run), soft_wrap=True)
+        answers = questions.ask(run)
+        console.print("\n".join(describe(answers)), soft_wrap=True, end="\n" if answers else "", highlight=False)
         path = outputs[name]
         if path is not None:
-            _write(path, run)
+            _write(path, run, answers)
             console.print(f"Written to {path}", soft_wrap=True)
         console.print()
     if len(runs) > 1:
@@ -163,7 +223,8 @@ def certify(
 def reproduce(
     what: Annotated[str, typer.Argument(help=f"{', '.join([*TABLES, *TIMINGS])}, or all.")],
     seeds: Annotated[int | None, typer.Option(help="Seeds 0 … n−1; default 5, quick 2.")] = None,
-    engines: Annotated[str, typer.Option(help="Engines, separated by commas.")] = "interval,relational,mibp",
+    engines: Annotated[str, typer.Option(help="Engines, separated by commas.")] = "interval,crown,relational,mibp",
+    loss: Annotated[str, typer.Option(help="hinge (the paper's), cross-entropy or squared-hinge.")] = "hinge",
     seconds_per_step: Annotated[
         float | None, typer.Option(help="Time budget of one exact step; default 30, quick 2.")
     ] = None,
@@ -204,11 +265,14 @@ def reproduce(
     unknown = sorted(set(options.engines) - set(ENGINES))
     if unknown:
         raise UserError(f"There is no engine called {unknown[0]!r}; choose among {', '.join(ENGINES)}.")
+    if loss not in ("hinge", "cross-entropy", "squared-hinge"):
+        raise UserError(f"The tables can be run with hinge, cross-entropy or squared-hinge, not {loss!r}.")
+    tables = {name: with_loss(table, loss) for name, table in TABLES.items()}
     records: list[dict[str, Any]] = []
     for name in names:
         with console.status(name) as status:
             try:
-                found = _reproduced(name, options, status.update)
+                found = _reproduced(name, tables, options, status.update)
             except KeyboardInterrupt:
                 raise _Interrupted(
                     f"Interrupted; finished runs are kept in {runs}, the same command goes on."
@@ -220,16 +284,16 @@ def reproduce(
                 continue
         records += found
         if name in TABLES:
-            console.print(accuracy_table(TABLES[name], found))
-            console.print("\n".join(accuracy_notes(TABLES[name], found)), soft_wrap=True, markup=False, highlight=False)
+            console.print(accuracy_table(tables[name], found))
+            console.print("\n".join(accuracy_notes(tables[name], found)), soft_wrap=True, markup=False, highlight=False)
             if not TABLES[name].mibp:
                 console.print("- the exact step is left out here; --engines mibp runs it alone", highlight=False)
         else:
             console.print(cost_table(name, found))
         console.print()
     console.print(
-        f"Settings: seeds 0–{options.seeds - 1} (exact step: {min(options.seeds, options.mibp_seeds)}), hinge, exact step within "
-        f"{options.seconds_per_step:g} s per step{' and six epochs, first learning rate of each table' if quick else ''}.",
+        f"Settings: seeds 0–{options.seeds - 1} (exact step: {min(options.seeds, options.mibp_seeds)}), {loss}, exact step "
+        f"within {options.seconds_per_step:g} s per step{' and six epochs, first learning rate of each table' if quick else ''}.",
         soft_wrap=True,
     )
     if json_path is not None:
@@ -238,8 +302,10 @@ def reproduce(
         pd.DataFrame(records).to_csv(csv_path, index=False)
 
 
-def _reproduced(name: str, options: Options, hear: Callable[[str], None]) -> list[dict[str, Any]]:
-    return TIMINGS[name](options, hear) if name in TIMINGS else run_table(TABLES[name], options, hear)
+def _reproduced(
+    name: str, tables: dict[str, Table], options: Options, hear: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    return TIMINGS[name](options, hear) if name in TIMINGS else run_table(tables[name], options, hear)
 
 
 @app.command()
@@ -300,9 +366,41 @@ def _output_path(path: Path | None, engine: str, engines: int) -> Path | None:
     return path if path is None or engines == 1 else path.with_name(f"{path.stem}-{engine}{path.suffix}")
 
 
+def _threat(eps: float, rows: int | None, flips: int, target_eps: float) -> Catalogued:
+    """Noise of every cell (or of a few rows), wrong labels, and noise of the targets, all at once."""
+    threat: Catalogued = LInf(eps) if rows is None else Budget(LInf(eps), rows=rows)
+    threat = threat & LabelFlips(flips) if flips else threat
+    return threat & TargetNoise(target_eps) if target_eps else threat
+
+
+def _network(data: Split, hidden: str | None, activation: str, conv: str | None, logits: int | None) -> Network:
+    """A fully connected network, after one convolution where the data are images."""
+    if activation not in ACTIVATIONS:
+        raise UserError(f"There is no activation called {activation!r}; choose one of {', '.join(ACTIVATIONS)}.")
+    between = ACTIVATIONS[activation]
+    last = logits or data.train.one_hot.shape[1]
+    image = data.name == "digits"
+    sizes = _sizes(hidden if hidden is not None else ("" if image else "20"))
+    if conv is not None and not image:
+        raise UserError("--conv is for image data; choose the data set digits.")
+    if not image:
+        return Network.mlp([data.train.features, *sizes, last], activation=between)
+    numbers = _sizes(conv or "8,4,4")
+    if len(numbers) != 3:
+        raise UserError(f"--conv takes filters,kernel,stride such as 8,4,4; got {conv!r}.")
+    first = Conv2d(1, filters=numbers[0], kernel=numbers[1], stride=numbers[2])
+    shape = (1, 8, 8)
+    try:
+        features = int(np.prod(first.output_shape(shape)))
+    except UserError as error:
+        raise UserError(f"{error}, but the input has 1 channel of 8 × 8.") from None
+    rest = Network.mlp([features, *sizes, last], activation=between)
+    return Network((first, between, Flatten(), *rest.layers), shape)
+
+
 def _sizes(text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",") if part.strip()]
+        return [int(part) for part in text.split(",") if part.strip()] if text.strip() != "none" else []
     except ValueError:
         raise UserError(f"--hidden takes sizes separated by commas, such as 20 or 5,5; got {text!r}.") from None
 
@@ -319,9 +417,10 @@ def _check_writable(path: Path) -> None:
         raise UserError(f"Cannot write {path}: {error.strerror}; choose another path.") from None
 
 
-def _write(path: Path, run: CertifiedRun) -> None:
+def _write(path: Path, run: CertifiedRun, answers: dict[str, Any]) -> None:
+    plain = run.to_json() | ({"postconditions": answers} if answers else {})
     try:
-        path.write_text(json.dumps(run.to_json(), indent=1, allow_nan=False) + "\n")
+        path.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise UserError(f"The result could not be written to {path}: {error.strerror}.") from None
 

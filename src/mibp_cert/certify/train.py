@@ -21,7 +21,8 @@ from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
 from mibp_cert.engines.relational import RelationalEngine, RelationalSettings
 from mibp_cert.engines.rounding import Array, Interval
-from mibp_cert.errors import SoundnessError, UserError
+from mibp_cert.errors import SoundnessError, UnsupportedOperation, UserError
+from mibp_cert.graph import Graph
 from mibp_cert.nets import Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Capability, WorkerPool, solver_named
 from mibp_cert.threats import Nothing, Threat, ThreatSet
@@ -135,6 +136,9 @@ def certify_training(
             "engine."
         )
     plan = plan_steps(network, training, train, made.unroll)
+    missing = explain_support(plan[0][0].graph, made)
+    if missing:
+        raise UnsupportedOperation(" ".join(missing))
     start = network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64)
     if start.shape != (network.layout.size,) or not np.isfinite(start).all():
         raise UserError(f"The initial parameters must be {network.layout.size} finite numbers.")
@@ -195,6 +199,16 @@ def certify_training(
         nominal=nominal,
         attack=found,
     )
+
+
+def explain_support(graph: Graph, engine: Engine) -> list[str]:
+    """One sentence for each part of a network, loss or optimiser that the engine has no rule for; empty if it can take all."""
+    needed = dict.fromkeys((n.origin, n.op) for n in graph.nodes if n.op not in engine.operations and n.op != "input")
+    return [
+        f"The engine '{engine.name}' has no rule for the operation '{op}' that {origin} needs; choose another engine or replace "
+        "that part of the network."
+        for origin, op in needed
+    ]
 
 
 def _check_request(

@@ -91,6 +91,8 @@ class Engine(ABC):
     soundness: str
     """`rounding-safe`, `solver-tolerance` or `float64`: what the bounds rest on."""
     default_prediction: str
+    operations: frozenset[str]
+    """The graph operations that it has rules for."""
     unroll: int = 1
     """How many steps are put into one graph before the set is relaxed."""
 

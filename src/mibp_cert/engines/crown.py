@@ -287,6 +287,7 @@ class CrownEngine(Engine):
     name = "crown"
     soundness = "rounding-safe"
     default_prediction = "crown"
+    operations = frozenset(interval.TABLE)
 
     def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
         start = time.perf_counter()

@@ -78,6 +78,7 @@ class IntervalEngine(Engine):
     name = "interval"
     soundness = "rounding-safe"
     default_prediction = "interval"
+    operations = frozenset(TABLE)
 
     def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
         start = time.perf_counter()

@@ -47,6 +47,7 @@ class MibpEngine(Engine):
     name = "mibp"
     soundness = "solver-tolerance"
     default_prediction = "exact"
+    operations = frozenset(Encoder(0.0).table)
 
     def __init__(
         self,

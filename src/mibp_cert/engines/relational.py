@@ -147,6 +147,7 @@ class RelationalEngine(Engine):
     name = "relational"
     soundness = "rounding-safe"
     default_prediction = "relational"
+    operations = frozenset(AffineRules(Symbols((), 0)).table)
 
     def __init__(self, settings: RelationalSettings | None = None) -> None:
         self.settings = settings or RelationalSettings()

@@ -1,6 +1,6 @@
 """Networks, losses and optimisers: forward, backward and update in graph operations."""
 
-from mibp_cert.nets.layers import AvgPool2d, Conv2d, Flatten, Layer, LeakyReLU, Linear, ReLU, Sigmoid, Tanh
+from mibp_cert.nets.layers import Activation, AvgPool2d, Conv2d, Flatten, Layer, LeakyReLU, Linear, ReLU, Sigmoid, Tanh
 from mibp_cert.nets.losses import LOSSES, Loss, loss_named
 from mibp_cert.nets.network import Layout, Network
 from mibp_cert.nets.optim import SGD, learning_rates
@@ -9,6 +9,7 @@ from mibp_cert.nets.step import Step, trace_steps
 __all__ = [
     "LOSSES",
     "SGD",
+    "Activation",
     "AvgPool2d",
     "Conv2d",
     "Flatten",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder
 from mibp_cert.graph.ops import Shape
-from mibp_cert.nets.layers import INITIALISATIONS, Layer, Linear, ReLU
+from mibp_cert.nets.layers import INITIALISATIONS, Activation, Layer, Linear, ReLU
 
 Vector = NDArray[np.float64]
 
@@ -88,15 +88,16 @@ class Network:
             )
 
     @classmethod
-    def mlp(cls, sizes: Sequence[int], *, bias: bool = True) -> Network:
-        """Fully connected network with ReLU between the layers: `[2, 20, 2]` has one hidden layer of 20."""
+    def mlp(cls, sizes: Sequence[int], *, bias: bool = True, activation: Activation | None = None) -> Network:
+        """Fully connected network with ReLU (or another activation) between the layers: `[2, 20, 2]` has one hidden layer of 20,
+        `[2, 1]` none: a linear or, with cross-entropy, a logistic model."""
         if np.ndim(sizes) != 1:
             raise UserError(f"The sizes of a network are a list such as [2, 20, 2], got {sizes!r}.")
         if len(sizes) < 2 or any(int(size) != size or size < 1 for size in sizes):
             raise UserError(f"A network needs at least an input and an output size, all positive; got {list(sizes)}.")
         layers: list[Layer] = []
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-            layers += [ReLU()] if i else []
+            layers += [activation or ReLU()] if i else []
             layers.append(Linear(int(fan_in), int(fan_out), bias))
         return cls(tuple(layers), int(sizes[0]))
 

@@ -61,12 +61,23 @@ def summary(run: CertifiedRun) -> str:
             f"certified accuracy {percent(run.test.certified_accuracy(run.data.test.y))}; "
             f"certified {percent(run.test.certification_rate())}, abstaining on {int((~run.test.certified).sum())}."
         )
+    if run.test_ranges is not None:
+        e = run.errors
+        lines.append(
+            f"Test ({len(run.test_ranges.width)} points, prediction {run.prediction}): mean absolute error of the clean model "
+            f"{number(e['nominal_error'])}, under attack {number(e.get('attacked_error'))}, at most "
+            f"{number(e['certified_error'])} (certified); each output is known to within a range of width "
+            f"{number(e['range_mean'])} on average, of which attacks reach {number(e.get('attacked_range_mean'))}."
+        )
     if run.attack is not None:
         inner, outer = float(run.attack.inner().radius.mean()), float(run.bounds.radius.mean())
         share = "" if outer == 0 else f", {100 * inner / outer:.0f} % of the bounds' {outer:.3g}"
         lines.append(
             f"Attack: {len(run.attack.theta)} datasets of the threat trained for real, none contradicts a certificate; they "
             f"reach a mean radius of {inner:.3g}{share}; the strongest changes {run.attack.flips} prediction(s)."
+            if run.nominal is not None
+            else f"Attack: {len(run.attack.theta)} datasets of the threat trained for real, none leaves a range; they reach a "
+            f"mean radius of {inner:.3g}{share}."
         )
     if run.fallbacks:
         lines.append(
@@ -184,6 +195,10 @@ def cost_table(name: str, records: Sequence[dict[str, Any]]) -> Table:
             str(r["fallbacks"]),
         )
     return out
+
+
+def number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g}"
 
 
 def percent(value: float | None) -> str:

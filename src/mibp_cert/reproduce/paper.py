@@ -6,7 +6,7 @@ paper prints them).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mibp_cert.data.builtin import NPHA_MENTAL, NPHA_REFUSED
 from mibp_cert.threats import LInf, Missing, Nothing, Shift, Threat
@@ -39,6 +39,9 @@ class Table:
     hidden: tuple[int, ...] = (20,)
     learning_rates: tuple[float, ...] = (0.1,)
     """The one with the best certified validation accuracy is taken, for each engine and seed."""
+    loss: str = "hinge"
+    entropy_rates: tuple[float, ...] = (0.5, 0.2, 1.0)
+    """Learning rates for cross-entropy, whose gradients are smaller."""
     batch_size: int | None = None
     batch_mode: str = "shuffle"
     per_step: bool = False
@@ -50,6 +53,16 @@ class Table:
     """Seeds of its own, where the ones asked for are not meant."""
     choices: tuple[str, ...] = ()
     histogram: bool = False
+
+
+def with_loss(table: Table, loss: str) -> Table:
+    """The same table with another loss, and the learning rates that belong to it."""
+    if loss == table.loss:
+        return table
+    changed = f"trained with {loss} instead of the paper's hinge; learning rates tried: "
+    changed += ", ".join(f"{rate:g}" for rate in table.entropy_rates)
+    title = f"{table.title}, {loss}"
+    return replace(table, loss=loss, title=title, learning_rates=table.entropy_rates, choices=(changed, *table.choices))
 
 
 _COMMON = (

@@ -32,7 +32,7 @@ class Options:
     """What a user may choose: seeds, engines, time for the exact step, the survey's file, and where results are kept."""
 
     seeds: int = 5
-    engines: tuple[str, ...] = ("interval", "relational", "mibp")
+    engines: tuple[str, ...] = ("interval", "crown", "relational", "mibp")
     seconds_per_step: float = 30.0
     mibp_seeds: int = 5
     mibp_epochs: int | None = None
@@ -68,7 +68,9 @@ def engines_of(table: Table, options: Options) -> tuple[str, ...]:
 def _cached(table: Table, cell: Cell, engine: str, seed: int, options: Options) -> dict[str, Any]:
     """The unit's result, from the folder if it is there."""
     settings = {
-        "table": {k: v for k, v in asdict(table).items() if k not in ("cells", "choices", "title", "mibp")},
+        "table": {
+            k: v for k, v in asdict(table).items() if k not in ("cells", "choices", "title", "mibp", "entropy_rates")
+        },
         "threat": cell.threat.to_json(),
         "dataset": cell.dataset or table.dataset,
         "engine": engine,
@@ -99,7 +101,7 @@ def run_unit(table: Table, cell: Cell, engine: str, seed: int, options: Options)
     data = _load(cell.dataset or table.dataset, seed, options)
     network = Network.mlp([data.train.features, *table.hidden, len(data.train.classes)])
     rates, epochs = _rates(table, cell, engine, seed, options), _epochs(table, engine, options)
-    trainings = [Training(epochs, table.batch_size, r, "hinge", seed, "torch", table.batch_mode) for r in rates]
+    trainings = [Training(epochs, table.batch_size, r, table.loss, seed, "torch", table.batch_mode) for r in rates]
     rule = _selection(table, cell, network, data, trainings) if table.select else Selection()
     start = time.perf_counter()
 
