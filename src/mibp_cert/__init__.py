@@ -8,13 +8,24 @@
 True
 """
 
-from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Predictions, Training, certify_training
+from mibp_cert.certify import (
+    AttackSettings,
+    Callbacks,
+    CertifiedRun,
+    Predictions,
+    Ranges,
+    Selection,
+    Training,
+    certify_training,
+)
+from mibp_cert.certify.collective import Flips, collective
+from mibp_cert.certify.properties import Verdict, fair, holds, monotone
 from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSet, RelationalSettings
 from mibp_cert.errors import MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.nets import Linear, Network, ReLU
+from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, Network, ReLU, Sigmoid, Tanh
 from mibp_cert.threats import (
     L1,
     L2,
@@ -29,6 +40,7 @@ from mibp_cert.threats import (
     Rounded,
     Rules,
     Shift,
+    TargetNoise,
     Threat,
     column,
     label_is,
@@ -39,15 +51,20 @@ __all__ = [
     "L2",
     "AnyCategory",
     "AttackSettings",
+    "AvgPool2d",
     "Box",
     "Budget",
     "Callbacks",
     "CertifiedRun",
     "Column",
     "Confusable",
+    "Conv2d",
     "Dataset",
+    "Flatten",
+    "Flips",
     "LInf",
     "LabelFlips",
+    "LeakyReLU",
     "Linear",
     "MibpCertError",
     "Missing",
@@ -55,22 +72,32 @@ __all__ = [
     "Network",
     "Nothing",
     "Predictions",
+    "Ranges",
     "ReLU",
     "Recipe",
     "RelationalSet",
     "RelationalSettings",
     "Rounded",
     "Rules",
+    "Selection",
     "Shift",
+    "Sigmoid",
     "SolverSettings",
     "SolverUnavailable",
     "SoundnessError",
     "Split",
+    "Tanh",
+    "TargetNoise",
     "Threat",
     "Training",
     "UserError",
+    "Verdict",
     "certify_training",
+    "collective",
     "column",
+    "fair",
+    "holds",
     "label_is",
+    "monotone",
     "two_moons",
 ]

@@ -2,7 +2,7 @@
 
 from mibp_cert.certify.attack import Attack, AttackSettings
 from mibp_cert.certify.bounds import METHODS, Inputs
-from mibp_cert.certify.predict import ABSTAIN, Predictions, predict
+from mibp_cert.certify.predict import ABSTAIN, Predictions, Ranges, predict
 from mibp_cert.certify.run import SELECTIONS, CertifiedRun, EpochRecord, Selection, Training
 from mibp_cert.certify.train import ENGINES, Callbacks, certify_training
 
@@ -18,6 +18,7 @@ __all__ = [
     "EpochRecord",
     "Inputs",
     "Predictions",
+    "Ranges",
     "Selection",
     "Training",
     "certify_training",

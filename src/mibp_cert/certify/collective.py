@@ -59,8 +59,7 @@ def collective(run: CertifiedRun, seconds: float = 60.0, members: int = 20_000) 
     states = states_of(run.bounds)
     if states:
         x, nominal = run.data.test.x[single], run.nominal[single]
-        # The true dataset belongs to one of the cases.
-        proven = min(proven, max(_proven(run, state, x, nominal, seconds / len(states)) for state in states))
+        proven = min(proven, _proven(run, states, x, nominal, seconds))
     everything = run.threat.bind(run.train).members(members)
     if everything is not None:
         reached = max(reached, _most(run, everything))
@@ -83,14 +82,28 @@ def _most(run: CertifiedRun, members: list[tuple[Array, Array]]) -> int:
     return most
 
 
-def _proven(run: CertifiedRun, state: RelationalSet, x: Array, nominal: Index, seconds: float) -> int:
-    """The solver's proven bound on joint flips of these points."""
+def _proven(run: CertifiedRun, states: tuple[RelationalSet, ...], x: Array, nominal: Index, seconds: float) -> int:
+    """The solver's proven bound on joint flips of these points; the true dataset belongs to one of the states."""
     if not len(x):
         return 0
+    tasks = [_program(run, state, x, nominal) for state in states]
+    if any(task is None for task in tasks):
+        return len(x)
+    limits = Limits(seconds / len(tasks), None, 0.5)
+    with WorkerPool(run.solver.jobs) as pool:
+        groups = [[i] for i in range(len(tasks))]
+        found = [value for _, value in pool.map(_largest, ([t for t in tasks if t is not None], limits), groups)]
+    if any(value is None or not np.isfinite(value) for value in found):
+        return len(x)
+    return min(len(x), int(np.floor(max(value for value in found if value is not None) + 1e-6)))
+
+
+def _program(run: CertifiedRun, state: RelationalSet, x: Array, nominal: Index) -> tuple[Program, Objective] | None:
+    """The module's program for one state, or None where its margins are not finite."""
     pairs, speaks_for = margin_pairs(run.network)
     form = relational_symbols(lambda n: run.network.margin_graph(n, pairs), run.network.layout, state, Inputs(x))
     if not (np.isfinite(form.centre).all() and np.isfinite(form.rest).all()):
-        return len(x)
+        return None
     builder = ProgramBuilder()
     symbols = _symbols(builder, state, form.linear.shape[-1])
     flips = builder.add_variables(len(x), 0.0, 1.0, integer=True)
@@ -108,17 +121,14 @@ def _proven(run: CertifiedRun, state: RelationalSet, x: Array, nominal: Index, s
     program = builder.finish()
     objective = np.zeros(program.variables)
     objective[flips] = 1.0
-    with WorkerPool(1) as pool:
-        task = ("highs", program, Objective(objective, True), Limits(seconds, None, 0.5))
-        ((_, found),) = list(pool.map(_largest, task, [[0]]))
-    return len(x) if found is None or not np.isfinite(found) else min(len(x), int(np.floor(found + 1e-6)))
+    return program, Objective(objective, True)
 
 
-def _largest(task: tuple[str, Program, Objective, Limits], items: list[int]) -> list[float]:
-    """Runs in a worker process."""
-    solver, program, objective, limits = task
-    (bound,) = solver_named(solver).solve(program, [objective], limits)
-    return [bound.proven for _ in items]
+def _largest(task: tuple[list[tuple[Program, Objective]], Limits], items: list[int]) -> list[float]:
+    """Runs in a worker process: proven largest values."""
+    programs, limits = task
+    solver = solver_named("highs")
+    return [solver.solve(programs[i][0], [programs[i][1]], limits)[0].proven for i in items]
 
 
 def _symbols(builder: ProgramBuilder, state: RelationalSet, count: int) -> Index:

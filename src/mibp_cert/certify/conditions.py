@@ -90,10 +90,12 @@ def prove(
     every = np.arange(len(parts), dtype=np.intp)
     with WorkerPool(settings.jobs) as pool:
         found, _ = solve(make, model.network.layout, box, inputs, settings, pool, elements=every)
-    known = _decide(formula, {id(part): Interval(found.lower[i], found.upper[i]) for i, part in enumerate(parts)})
-    if known is not None:
-        return known
-    return True if _unbreakable(formula, parts, make(len(inputs.x)), model.network, box, inputs, settings) else None
+        ranges = {id(part): Interval(found.lower[i], found.upper[i]) for i, part in enumerate(parts)}
+        known = _decide(formula, ranges)
+        if known is None and isinstance(formula, Joined):  # a single comparison is decided by its range
+            graph = make(len(inputs.x))
+            known = _unbreakable(formula, parts, graph, model.network, box, inputs, settings, pool) or None
+    return known
 
 
 def _decide(formula: Formula, known: dict[int, Interval]) -> bool | None:
@@ -165,6 +167,7 @@ def _unbreakable(
     box: Box,
     inputs: Inputs,
     settings: SolverSettings,
+    pool: WorkerPool,
 ) -> bool:
     """Does the solver prove that every model that comes near to breaking the formula is still away from it?"""
     for tolerance, bilinear in treatments(settings):
@@ -193,9 +196,8 @@ def _unbreakable(
         objective = np.zeros(program.variables)
         objective[t] = 1.0
         limits = Limits(min(LIMIT, settings.seconds_per_program), settings.nodes_per_program, 1e-5)
-        with WorkerPool(1) as pool:
-            task = (settings.solver, program, Objective(objective, False), limits)
-            ((_, proven),) = list(pool.map(_least, task, [[0]]))
+        task = (settings.solver, program, Objective(objective, False), limits)
+        ((_, proven),) = list(pool.map(_least, task, [[0]]))
         if proven is not None and proven > 10.0 * TOLERANCE:
             return True
     return False

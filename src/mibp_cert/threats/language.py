@@ -91,6 +91,12 @@ class Model:
         place = self._row(row) * self._clean.one_hot.shape[1] + number
         return Truth(Expression({("y", place): 1.0}))
 
+    def target(self, row: int) -> Expression:
+        """The true target of a row (regression)."""
+        if self._clean.targets is None:
+            raise UserError("These data have classes, not targets; use label(row, value).")
+        return Expression({("y", self._row(row)): 1.0})
+
     def real(self, low: float, high: float) -> Expression:
         """An unknown number in [low, high], the same wherever it is used."""
         return self._new("real", low, high)

@@ -1,0 +1,160 @@
+"""Threats on the test inputs themselves: certified for every model of the set and every input of theirs, in every engine."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import survey
+from mibp_cert.certify import ABSTAIN, AttackSettings, Inputs, Training, certify_training, predict
+from mibp_cert.certify.bounds import enclose
+from mibp_cert.certify.predict import margin_pairs, nominal_classes, nominal_outputs
+from mibp_cert.data import Split, two_moons
+from mibp_cert.engines import concrete
+from mibp_cert.engines.base import Box
+from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.relational import RelationalEngine
+from mibp_cert.engines.rounding import Interval
+from mibp_cert.errors import SoundnessError, UserError
+from mibp_cert.nets import SGD, Linear, Network, Sigmoid, loss_named, trace_steps
+from mibp_cert.solvers import WorkerPool
+from mibp_cert.threats import L2, AnyCategory, Budget, LInf, Monotone, Shift
+
+THREATS = {
+    "noise": LInf(0.3),
+    "ball": L2(0.4),
+    "upward": Monotone("income", up=1.0) & LInf({"age": 2.0}),
+    "category": AnyCategory("mood"),
+    "neighbouring category": Shift("mood", by=1) & LInf({"income": 0.2}),
+    "one bad row": Budget(LInf(0.3), rows=1),
+}
+
+
+def _trained(seed: int) -> tuple[Network, Any, Any, list[Any]]:
+    """A network trained on the survey under noise: its relational set, the threat, and models trained on members."""
+    data = survey(8, seed, missing=False)
+    network = Network((Linear(data.features, 3), Sigmoid(), Linear(3, 2)), data.features)
+    step = trace_steps(network, loss_named("cross-entropy", 2), SGD(0.5), 2, [np.arange(8)])
+    threat, rng = LInf(0.05).bind(data), np.random.default_rng(seed)
+    box: Box = Box.point(3.0 * network.initialise(seed))
+    models = [np.broadcast_to(box.lower, (1, len(box.lower)))[0] for _ in range(9)]
+    members = [threat.reference, *threat.sample(rng, 8)]
+    for _ in range(3):
+        box, _ = RelationalEngine().advance(box, step, threat)
+        models = [concrete.train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
+    return network, box, data, models
+
+
+@pytest.mark.parametrize("name", THREATS)
+@pytest.mark.parametrize("method", ["interval", "crown", "relational", "exact"])
+def test_no_model_and_no_input_contradicts_a_certified_class(name: str, method: str, pool: WorkerPool) -> None:
+    decided = 0
+    for seed in range(2):
+        network, box, _, models = _trained(seed)
+        test = survey(10, seed + 50, missing=False)
+        inputs = Inputs(test.x, THREATS[name].bind(test))
+        settings = SolverSettings(seconds_per_step=20.0)
+        answer = predict(network, box, inputs, method, settings, pool)
+        pairs, _ = margin_pairs(network)
+        bounds = enclose(partial(network.margin_graph, first=pairs), network.layout, box, inputs, method)
+        decided += int(answer.certified.sum())
+        assert inputs.members is not None
+        rng = np.random.default_rng(seed)
+        symbols = inputs.members.noise().symbols
+        rows = [inputs.members.reference, *inputs.members.sample(rng, 15)]
+        rows += [inputs.members.worst(rng.normal(size=symbols)) for _ in range(15)]
+        for x, _ in rows:
+            for theta in models:
+                margins = nominal_outputs(network, theta, x) @ pairs.T
+                assert ((bounds.low <= margins) & (margins <= bounds.high)).all()
+                classes = nominal_classes(network, theta, x)
+                assert (classes == answer.classes)[answer.certified].all()
+    assert decided > 0
+
+
+def test_noise_on_inputs_only_takes_certificates_away_and_exact_is_the_tightest(pool: WorkerPool) -> None:
+    network, box, _, _ = _trained(0)
+    test = survey(20, 7, missing=False)
+    found = {}
+    for method in ("interval", "crown", "relational", "exact"):
+        plain = predict(network, box, Inputs(test.x), method, SolverSettings(), pool)
+        wide = predict(network, box, Inputs(test.x, LInf(0.05).bind(test)), method, SolverSettings(), pool)
+        assert (wide.margin <= plain.margin + 1e-12).all()
+        assert (wide.classes == plain.classes)[wide.certified].all()
+        found[method] = wide.margin
+    assert (found["crown"] >= found["interval"]).all()
+    assert (found["relational"] >= found["interval"]).all()
+    assert (found["exact"] >= found["interval"]).all()
+
+
+def test_the_attack_perturbs_inputs_too_and_certified_stays_below_it() -> None:
+    data, network = two_moons(0), Network.mlp([2, 8, 2])
+    training = Training(epochs=4, loss="cross-entropy", learning_rate=0.5)
+    settings = AttackSettings(members=10, points=20, parameters=10, rounds=1)
+    runs = [
+        certify_training(network, data, LInf(0.01), training, attack_settings=settings, test_threat=threat)
+        for threat in (None, LInf(0.1))
+    ]
+    for run in runs:
+        assert run.test is not None
+        assert run.attacked_accuracy is not None
+        assert run.test.certified_accuracy(data.test.y) <= run.attacked_accuracy
+    first, second = runs
+    assert first.attacked_accuracy is not None
+    assert second.attacked_accuracy is not None
+    assert second.attacked_accuracy < first.attacked_accuracy - 0.01
+    assert second.to_json()["test_threat"] == {"kind": "linf", "eps": 0.1}
+    again = first.certify(data.test.x, threat=LInf(0.1))
+    assert second.test is not None
+    np.testing.assert_array_equal(again.classes, second.test.classes)
+
+
+def test_a_wrong_certificate_about_inputs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: prediction forgets that the inputs move; the attack on the inputs contradicts it."""
+    monkeypatch.setattr(Inputs, "range", property(lambda self: Interval.point(self.x)))
+    data = two_moons(0)
+    with pytest.raises(SoundnessError, match="contradicts a certified class"):
+        certify_training(Network.mlp([2, 2]), data, LInf(0.001), Training(epochs=3), "interval", test_threat=LInf(0.3))
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("method", ["interval", "relational", "exact"])
+def test_a_margin_asked_for_is_kept_by_every_model(margin: float, method: str, pool: WorkerPool) -> None:
+    network, box, _, models = _trained(1)
+    test = survey(20, 3, missing=False)
+    answer = predict(network, box, test.x, method, SolverSettings(), pool, margin=margin)
+    pairs, speaks_for = margin_pairs(network)
+    assert answer.certified.any()
+    for theta in models:
+        margins = nominal_outputs(network, theta, test.x) @ pairs.T
+        for i in np.flatnonzero(answer.certified):
+            least = margins[i][speaks_for == answer.classes[i]].min()
+            assert least >= margin
+            assert least > 0
+
+
+def test_bad_questions_are_one_sentence() -> None:
+    run = certify_training(Network.mlp([2, 2]), two_moons(0), LInf(0.01), Training(epochs=1), attacked=False)
+    for call, words in (
+        (lambda: run.certify([[0.0, 0.0]], margin=-1.0), "margin asked for"),
+        (lambda: run.certify([[0.0]]), "finite rows of 2 features"),
+        (lambda: run.certify([[0.0, 1.0]], "psychic"), "no prediction called"),
+        (lambda: run.certify([[0.0, 1.0]], threat=LInf(-1.0)), "eps"),
+    ):
+        with pytest.raises(UserError, match=words):
+            call()
+
+
+def test_inputs_outside_of_a_splits_test_part_keep_their_columns() -> None:
+    """Amounts of a threat on inputs are in the units of the table, as for the training data."""
+    data = survey(12, 0, missing=False)
+    split = Split("survey", data, survey(6, 1, missing=False), survey(6, 2, missing=False))
+    run = certify_training(Network.mlp([data.features, 2]), split, LInf(0.0), Training(epochs=2), attacked=False)
+    inputs = run.inputs(split.test.x, LInf({"age": 6.0}))
+    column = data.columns[data.column("age")]
+    width = (inputs.range.high - inputs.range.low)[:, column.start]
+    np.testing.assert_allclose(width, 12.0 / column.scale)
+    assert (run.certify(split.test.x, threat=AnyCategory("mood")).classes >= ABSTAIN).all()

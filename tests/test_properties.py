@@ -1,0 +1,253 @@
+"""Postconditions: what is said to hold does so for every model that can be trained, and joint flips are counted rightly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import survey
+from mibp_cert import LabelFlips, LInf, Network, Training, Verdict, certify_training, collective, fair, holds, monotone
+from mibp_cert.certify import CertifiedRun
+from mibp_cert.certify.predict import nominal_classes, nominal_outputs
+from mibp_cert.certify.questions import Questions, describe
+from mibp_cert.certify.train import attack_steps
+from mibp_cert.data import Dataset, Split, two_moons
+from mibp_cert.engines import concrete
+from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.relational import RelationalSettings
+from mibp_cert.errors import UserError
+from mibp_cert.nets import Tanh
+from mibp_cert.threats import AnyCategory, Threat
+
+METHODS = ["interval", "crown", "relational", "exact"]
+
+
+@lru_cache
+def survey_run(hidden: bool = False) -> CertifiedRun:
+    """A model of the survey whose data are a little noisy."""
+    parts = [survey(n, seed, missing=False) for n, seed in ((20, 0), (6, 1), (8, 2))]
+    sizes = [parts[0].features, *([3] if hidden else []), 2]
+    network = Network.mlp(sizes, activation=Tanh())
+    training = Training(epochs=6, learning_rate=0.5, loss="cross-entropy")
+    threat = LInf({"age": 0.5, "income": 0.05})
+    settings = SolverSettings(seconds_per_step=10.0, seconds_per_program=1.0)
+    return certify_training(network, Split("survey", *parts), threat, training, solver=settings)
+
+
+def _models(run: CertifiedRun, count: int = 30) -> Any:
+    """Models really trained on members of the run's threat."""
+    assert run.attack is not None
+    return run.attack.theta[:count]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_fair_class_is_the_same_for_every_value_and_every_model(method: str, hidden: bool) -> None:
+    run = survey_run(hidden)
+    x = run.data.test.x  # type: ignore[union-attr]
+    for name in ("mood", "age"):
+        answer = fair(run, x, name, method)
+        column = run.train.columns[run.train.column(name)]
+        rng = np.random.default_rng(0)
+        for theta in _models(run):
+            for _ in range(6):
+                changed = np.array(x)
+                if column.categories is not None:
+                    choice = rng.integers(len(column.categories), size=len(x))
+                    changed[:, column.start : column.stop] = np.eye(len(column.categories))[choice]
+                else:
+                    values = run.train.x[:, column.start]
+                    changed[:, column.start] = rng.uniform(values.min(), values.max(), len(x))
+                classes = nominal_classes(run.network, theta, changed)
+                held = np.array([v is Verdict.HOLDS for v in answer.verdicts])
+                assert (classes == answer.certified.classes)[held].all()
+        assert not (answer.broken & answer.certified.certified).any()
+
+
+def test_fairness_decides_some_rows_and_shows_where_it_fails() -> None:
+    run = survey_run()
+    verdicts = [v for name in ("mood", "age", "income") for v in fair(run, run.data.test.x, name).verdicts]  # type: ignore[union-attr]
+    assert Verdict.HOLDS in verdicts
+    assert Verdict.FAILS in verdicts
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_monotone_output_never_falls_for_any_model(method: str, hidden: bool) -> None:
+    run = survey_run(hidden)
+    x = run.data.test.x  # type: ignore[union-attr]
+    seen = set()
+    for name in ("age", "income"):
+        column = run.train.columns[run.train.column(name)]
+        values = run.train.x[:, column.start]
+        for rising in (True, False):
+            verdicts = monotone(run, x, name, rising=rising, method=method)
+            seen.update(verdicts)
+            for theta in _models(run):
+                path = []
+                for value in np.linspace(values.min(), values.max(), 12):
+                    changed = np.array(x)
+                    changed[:, column.start] = value
+                    logits = nominal_outputs(run.network, theta, changed)
+                    path.append(logits[:, 1] - logits[:, 0])
+                steps = np.diff(np.stack(path), axis=0) * (1.0 if rising else -1.0)
+                held = np.array([v is Verdict.HOLDS for v in verdicts])
+                assert (steps[:, held] >= -1e-12).all()
+                # A row cannot be proven to rise where a model falls.
+                assert not (held & (steps < -1e-9).any(axis=0)).any()
+    assert {Verdict.HOLDS, Verdict.FAILS} <= seen
+
+
+def _condition(number: int) -> Any:
+    return [
+        lambda m: m.out(0, 1) - m.out(0, 0) <= 3.0,
+        lambda m: (m.out(0, 0) >= m.out(0, 1)) | (m.out(0, 1) >= m.out(0, 0) - 0.01),
+        lambda m: (m.parameter("0.bias", 0) - m.clean("0.bias", 0) <= 0.5) & (m.out(1, 0) <= 5.0),
+        lambda m: (m.out(0, 0) - m.out(0, 1)) * (m.out(0, 0) - m.out(0, 1)) <= 16.0,
+        lambda m: m.out(0, 0) >= 100.0,
+        lambda m: (m.out(0, 0) >= m.out(0, 1)).implies(m.out(0, 0) - m.out(0, 1) >= -0.02),
+    ][number]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_conditions_are_decided_as_every_model_says(method: str) -> None:
+    run = survey_run()
+    x = run.data.test.x[:3]  # type: ignore[union-attr]
+    verdicts = [holds(run, _condition(i), x, method) for i in range(6)]
+    assert verdicts[0] is verdicts[2] is verdicts[3] is Verdict.HOLDS
+    assert verdicts[4] is Verdict.FAILS
+    if method == "exact":
+        # Each side alone can fail, together they cannot: only the exact check sees that.
+        assert verdicts[1] is verdicts[5] is Verdict.HOLDS
+
+
+def test_the_exact_check_does_not_prove_what_a_model_breaks() -> None:
+    """Conditions cut through the middle of what models really do."""
+    run = survey_run()
+    x = run.data.test.x[:3]  # type: ignore[union-attr]
+    lead = np.array([nominal_outputs(run.network, t, x) @ [-1.0, 1.0] for t in _models(run, 200)])
+    for row in range(2):
+        low, high = lead[:, row].min(), lead[:, row].max()
+        middle = float(0.5 * (low + high))
+        assert low < middle < high
+
+        def broken(m: Any, row: int = row, cut: float = middle) -> Any:
+            return (m.out(row, 1) - m.out(row, 0) <= cut) & (m.out(row, 1) <= 50.0)
+
+        def either(m: Any, row: int = row, cut: float = middle, gap: float = float(0.2 * (high - low))) -> Any:
+            return (m.out(row, 1) - m.out(row, 0) <= cut - gap) | (m.out(row, 1) - m.out(row, 0) >= cut + gap)
+
+        assert holds(run, broken, x, "exact") is Verdict.OPEN
+        assert holds(run, either, x, "exact") is Verdict.OPEN
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda run: holds(run, lambda m: m.parameter("9.weight", 0) <= 1), "no parameter called '9.weight'"),
+        (lambda run: holds(run, lambda m: m.parameter("0.weight", 0) <= 1), "has the shape"),
+        (lambda run: holds(run, lambda m: m.out(0, 0) <= 1), "no output 0 of row 0"),
+        (lambda run: holds(run, lambda m: True), "must return a rule"),
+        (lambda run: monotone(run, run.data.test.x, "mood"), "categorical"),
+        (lambda run: monotone(run, run.data.test.x, "age", limits=(5.0, 1.0)), "in order"),
+        (lambda run: fair(run, run.data.test.x, "gender"), "gender"),
+        (lambda run: Questions(rising=("mood",)).check(run.data), "categorical"),
+        (lambda run: Questions(margin=-1.0).check(run.data), "margin"),
+        (lambda run: Questions(collective=True).check(run.data, test_threat=True), "one training dataset"),
+    ],
+)
+def test_bad_questions_are_one_sentence(call: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        call(survey_run())
+    assert "\n" not in str(caught.value)
+
+
+def _tiny(threat: Threat, **settings: Any) -> CertifiedRun:
+    data = two_moons(0, sizes=(10, 10, 60))
+    training = Training(epochs=8, learning_rate=0.5, loss="cross-entropy")
+    return certify_training(Network.mlp([2, 2]), data, threat, training, relational=RelationalSettings(**settings))
+
+
+@pytest.mark.parametrize("cases", [0, 128])
+def test_joint_flips_are_exact_on_finite_threats_and_fewer_than_single_ones(cases: int) -> None:
+    run = _tiny(LabelFlips(1), cases=cases)
+    found = collective(run)
+    # By hand: each of the eleven datasets, trained, and its flips counted.
+    steps, begin = attack_steps(run)
+    data, flips = run.train, []
+    for rows in [(), *combinations(range(len(data)), 1)]:
+        y = np.array(data.one_hot)
+        y[list(rows)] = 1.0 - y[list(rows)]
+        theta = concrete.train(steps, begin, data.x, y)
+        flips.append(int((nominal_classes(run.network, theta, run.data.test.x) != run.nominal).sum()))  # type: ignore[union-attr]
+    assert found.exact
+    assert found.reached == found.proven == max(flips)
+    assert 0 < found.proven < found.single
+
+
+@pytest.mark.parametrize("cases", [0, 128])
+def test_the_proven_number_of_joint_flips_is_never_below_a_real_one(cases: int) -> None:
+    """The program alone, without trying all members: above every real dataset, below the number of single points."""
+    run = _tiny(LabelFlips(1), cases=cases)
+    exact = collective(run)
+    bound = collective(run, members=0)
+    assert not bound.exact
+    assert exact.reached <= bound.proven <= bound.single
+    if cases:
+        assert bound.proven < bound.single
+
+
+def test_noise_flips_fewer_at_once_than_one_by_one() -> None:
+    run = _tiny(LInf(0.1))
+    found = collective(run)
+    assert found.reached <= found.proven < found.single
+    without = collective(replace(run, bounds=run.bounds.first(len(run.theta)), attack=None))
+    assert without.proven == found.proven
+    assert without.reached == 0
+
+
+def test_members_of_finite_threats_are_all_there() -> None:
+    data = survey(4, missing=False)
+    flips = LabelFlips(2).bind(data).members(1000)
+    assert flips is not None
+    assert len(flips) == 1 + 4 + 6
+    assert len({m[1].tobytes() for m in flips}) == 11
+    choices = (AnyCategory("mood") & LabelFlips(1)).bind(data).members(10_000)
+    assert choices is not None
+    assert len(choices) == 3**4 * 5
+    bound = (AnyCategory("mood") & LabelFlips(1)).bind(data)
+    assert all(bound.contains(x, y) for x, y in choices)
+    assert AnyCategory("mood").bind(data).members(80) is None
+    assert LInf(0.1).bind(data).members(10**9) is None
+
+
+def test_questions_are_answered_together_and_in_words() -> None:
+    run = survey_run()
+    asked = Questions(margin=0.1, protected=("mood",), rising=("age",), falling=("income",), collective=True)
+    answers = asked.ask(run)
+    assert set(answers) == {"margin", "protected", "rising", "falling", "collective"}
+    assert sum(answers["protected"]["mood"].values()) == len(run.data.test)  # type: ignore[union-attr]
+    text = "\n".join(describe(answers))
+    for words in ("Margin of at least 0.1", "Same class whatever 'mood' is", "only rises with 'age'", "Flips at once"):
+        assert words in text
+
+
+def test_properties_of_a_regression() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 2))
+    parts = [Dataset.regression(x[a:b], x[a:b] @ [1.0, -0.5]) for a, b in ((0, 20), (20, 25), (25, 30))]
+    run = certify_training(
+        Network.mlp([2, 1]), Split("line", *parts), LInf(0.02), Training(epochs=20, loss="squared-error")
+    )
+    assert monotone(run, parts[2].x, 0) == [Verdict.HOLDS] * 5
+    assert monotone(run, parts[2].x, 1, rising=False) == [Verdict.HOLDS] * 5
+    assert monotone(run, parts[2].x, 1) == [Verdict.FAILS] * 5
+    with pytest.raises(UserError, match="ranges"):
+        run.certify(parts[2].x)
+    with pytest.raises(UserError, match="classes"):
+        collective(run)
