@@ -16,10 +16,10 @@ from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine, bound_graph, declare_training
-from mibp_cert.engines.relational import RelationalEngine, RelationalSet
+from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings
 from mibp_cert.nets import SGD, Network, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool
-from mibp_cert.threats import LInf
+from mibp_cert.threats import Budget, LInf
 from oracles import digits, rational, search_extremes, train_rational
 
 ENGINES = {"interval": IntervalEngine, "crown": CrownEngine, "relational": RelationalEngine}
@@ -201,3 +201,41 @@ def test_finer_pieces_give_tighter_exact_bounds(pool: WorkerPool) -> None:
     assert (widths[1] <= widths[0] + 1e-9).all()
     assert widths[1].sum() < 0.97 * widths[0].sum()
     assert widths[2].sum() < widths[1].sum()  # true products, beside the pieces
+
+
+def test_a_wide_softmax_stays_between_zero_and_one() -> None:
+    """Logit differences far beyond what an exponential can hold; no engine may answer NaN."""
+    data = small_data(np.random.default_rng(0), rows=5, classes=3)
+    network = Network.mlp([2, 3])
+    step = trace_steps(network, loss_named("cross-entropy", 3), SGD(3.0), 3, [np.arange(5)])
+    threat = LInf(0.3).bind(data)
+    for name, made in ENGINES.items():
+        box: Box = Box.point(6.0 * network.initialise(0))
+        models = [box.lower] * 10
+        members = threat.sample(np.random.default_rng(1), 10)
+        for number in range(1, 13):
+            box, _ = made().advance(box, step, threat)
+            box.check(step.layout, number)
+            # One step moves a parameter by at most the rate times the largest input, whatever the shares are.
+            assert box.radius.max() <= number * 3.0 * 4.0, name
+            models = [concrete.train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
+            assert all(box.contains(m) for m in models)
+
+
+def test_row_budgets_of_smooth_losses_keep_what_belongs_to_a_row() -> None:
+    """At most one bad row, cross-entropy: the joint set is clearly tighter than one without a budget, and holds every model."""
+    data = small_data(np.random.default_rng(3), rows=20)
+    network = Network.mlp([2, 3, 1])
+    step = trace_steps(network, loss_named("cross-entropy", 1), SGD(0.5), 2, [np.arange(20)])
+    radius = {}
+    for name, threat in (("one row", Budget(LInf(0.3), rows=1).bind(data)), ("all rows", LInf(0.3).bind(data))):
+        engine, box = RelationalEngine(RelationalSettings(cases=0)), Box.point(network.initialise(0))
+        rng = np.random.default_rng(0)
+        members = [*threat.sample(rng, 30), *(threat.worst(rng.normal(size=threat.noise().symbols)) for _ in range(30))]
+        models = [box.lower] * len(members)
+        for _ in range(5):
+            box, _ = engine.advance(box, step, threat)
+            models = [concrete.train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
+            assert all(box.contains(m) for m in models)
+        radius[name] = float(box.radius.mean())
+    assert 4 * radius["one row"] < radius["all rows"]

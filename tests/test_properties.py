@@ -21,8 +21,8 @@ from mibp_cert.engines import concrete
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSettings
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Tanh
-from mibp_cert.threats import AnyCategory, Threat
+from mibp_cert.nets import Linear, ReLU, Tanh
+from mibp_cert.threats import AnyCategory, Threat, label_is
 
 METHODS = ["interval", "crown", "relational", "exact"]
 
@@ -146,6 +146,25 @@ def test_the_exact_check_does_not_prove_what_a_model_breaks() -> None:
         assert holds(run, either, x, "exact") is Verdict.OPEN
 
 
+def test_strict_comparisons_are_not_proven_by_closed_ones() -> None:
+    """An output of a final relu is exactly 0 for every model: it is not above 0, and `≤ 0` implies nothing false."""
+    data = two_moons(0)
+    network = Network((Linear(2, 2), ReLU()), 2)
+    run = certify_training(network, data, LInf(0.01), Training(epochs=1, loss="squared-error"), attacked=False)
+    low, high = run.ranges(data.test.x).outputs.low, run.ranges(data.test.x).outputs.high
+    dead = np.argwhere((high == 0) & (low == 0))
+    assert len(dead)
+    row, k = (int(v) for v in dead[0])
+    x = data.test.x
+    for method in METHODS:
+        assert holds(run, lambda m: m.out(row, k) <= 0, x, method) is Verdict.HOLDS
+        assert holds(run, lambda m: m.out(row, k) > 0, x, method) is Verdict.FAILS
+        assert holds(run, lambda m: ~(m.out(row, k) <= 0), x, method) is Verdict.FAILS
+        assert holds(run, lambda m: m.out(row, k) < m.out(row, k), x, method) is not Verdict.HOLDS
+        assert holds(run, lambda m: (m.out(row, k) <= 0).implies(m.out(0, 0) <= -1), x, method) is Verdict.FAILS
+        assert holds(run, lambda m: (m.out(row, k) < 0).implies(m.out(0, 0) <= -1), x, method) is Verdict.HOLDS
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -153,6 +172,8 @@ def test_the_exact_check_does_not_prove_what_a_model_breaks() -> None:
         (lambda run: holds(run, lambda m: m.parameter("0.weight", 0) <= 1), "has the shape"),
         (lambda run: holds(run, lambda m: m.out(0, 0) <= 1), "no output 0 of row 0"),
         (lambda run: holds(run, lambda m: True), "must return a rule"),
+        (lambda run: monotone(run, run.data.test.x, "age", output=7), "no output 7"),
+        (lambda run: run.certify(run.data.test.x, threat=LInf(1.0).where(label_is(1))), "depends on the rows' labels"),
         (lambda run: monotone(run, run.data.test.x, "mood"), "categorical"),
         (lambda run: monotone(run, run.data.test.x, "age", limits=(5.0, 1.0)), "in order"),
         (lambda run: fair(run, run.data.test.x, "gender"), "gender"),

@@ -159,6 +159,7 @@ def test_rules_can_speak_of_targets() -> None:
         (lambda: TargetNoise(-1.0), "eps must be"),
         (lambda: TargetNoise(0.1).bind(Dataset.of([[0.0], [1.0]], [0, 1])), "for regression"),
         (lambda: LabelFlips(1).bind(_data()), "for classes"),
+        (lambda: Budget(TargetNoise(1.0), cells=1).bind(_data()), "cell-wise numeric"),
         (lambda: Dataset.regression([[0.0], [1.0]], [1.0]), "2 rows but 1 targets"),
         (lambda: Dataset.regression([[0.0], [1.0]], [1.0, np.nan]), "targets hold 1 value"),
         (lambda: certify_training(Network.mlp([2, 1]), _data()), "squared-error"),

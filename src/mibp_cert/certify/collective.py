@@ -53,6 +53,7 @@ def collective(run: CertifiedRun, seconds: float = 60.0, members: int = 20_000) 
         raise UserError("Collective flips need a run on data with classes and a test part.")
     if run.test_threat is not None:
         raise UserError("Collective flips are about one training dataset; leave out the threat on the test inputs.")
+    run.check_reached()
     single = ~(run.test.classes == run.nominal)
     proven = int(single.sum())
     reached = 0 if run.attack is None else run.attack.flips

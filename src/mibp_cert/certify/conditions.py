@@ -103,8 +103,8 @@ def _decide(formula: Formula, known: dict[int, Interval]) -> bool | None:
     match formula:
         case Comparison():
             low, high = float(known[id(formula)].low), float(known[id(formula)].high)
-            inside, outside = (high <= 0.0, low > 0.0)
-            if formula.relation != "<=":
+            inside, outside = (high <= 0.0, low > 0.0) if formula.relation == "<=" else (high < 0.0, low >= 0.0)
+            if formula.relation in ("==", "!="):
                 inside, outside = low == high == 0.0, low > 0.0 or high < 0.0
             yes, no = (inside, outside) if formula.relation != "!=" else (outside, inside)
             return True if yes else False if no else None
@@ -223,7 +223,7 @@ def _relaxed(formula: Formula, index: dict[int, int], radius: Array, last: int) 
             size = max(float(radius[i]), 1e-9)
             value, room = Expression({("x", i): 1.0}), Expression({("x", last): size})
             below = Comparison(value + room, "<=")
-            if formula.relation == "<=":
+            if formula.relation in ("<=", "<"):
                 return below
             above = Comparison(-value + room, "<=")
             # ≠ is the negation of =, each relaxed on its own side.

@@ -61,7 +61,9 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
 
     A categorical column takes each of its categories, a numeric one every number between its smallest and largest training value.
     """
-    rows = run.inputs(x).x
+    rows = _rows(run, x)
+    if run.train.targets is not None:
+        raise UserError("Fairness is about classes; this run is a regression: ask for ranges(x, threat=…).")
     data, number = _table(run, rows), run.train.column(column)
     protected = run.train.columns[number]
     variants = []
@@ -118,7 +120,9 @@ def monotone(
     `output`: which one (default the last: the logit of class 1, or the value of a regression); with several logits, its lead over
     the first one. Proven by bounds of the derivative; a model that was really trained can show the opposite.
     """
-    rows = run.inputs(x).x
+    rows = _rows(run, x)
+    if output is not None and not 0 <= output < run.network.logits:
+        raise UserError(f"There is no output {output}; the network has {run.network.logits}.")
     known = run.train.columns[run.train.column(column)]
     if known.categories is not None:
         raise UserError(f"The column '{known.name}' is categorical; monotone is for numbers.")
@@ -194,13 +198,19 @@ def holds(
     >>> holds(run, lambda m: m.parameter("0.bias", 0) - m.clean("0.bias", 0) <= 1.0)
     <Verdict.HOLDS: 'holds for every model'>
     """
-    rows = np.zeros((1, run.network.features)) if x is None else run.inputs(x).x
+    rows = np.zeros((1, run.network.features)) if x is None else _rows(run, x)
     model = Conditions(run.network, run.theta, len(rows) if x is not None else 0)
     formula = condition(model)
     if not isinstance(formula, Formula):
         raise UserError(f"The condition must return a rule such as a <= b, got {formula!r}.")
     known = prove(formula, model, run.bounds, Inputs(rows), method or run.prediction, run.solver)
     return Verdict.OPEN if known is None else Verdict.HOLDS if known else Verdict.FAILS
+
+
+def _rows(run: CertifiedRun, x: ArrayLike) -> Array:
+    """Checked rows, of a run whose bounds reached the end of its training."""
+    run.check_reached()
+    return run.inputs(x).x
 
 
 def _table(run: CertifiedRun, rows: Array) -> Dataset:

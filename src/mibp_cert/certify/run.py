@@ -196,21 +196,42 @@ class CertifiedRun:
     def train(self) -> Dataset:
         return self.data.train if isinstance(self.data, Split) else self.data
 
+    def check_reached(self) -> None:
+        """Raise `UserError` if the bounds diverged before the training asked for was over: nothing is known of its models."""
+        if self.diverged is not None and self.select.rule == "last":
+            raise UserError(
+                f"The bounds diverged at step {self.diverged}: nothing can be said about models trained any longer; use a "
+                "smaller eps or learning rate, fewer epochs, or best-validation."
+            )
+
     def certify(
-        self, x: ArrayLike, method: str | None = None, *, threat: Threat | None = None, margin: float = 0.0
+        self,
+        x: ArrayLike,
+        method: str | None = None,
+        *,
+        threat: Threat | None = None,
+        labels: ArrayLike | None = None,
+        margin: float = 0.0,
     ) -> Predictions:
         """Certified class numbers of new rows; −1 where nothing can be certified.
 
-        `threat`: what may be wrong with these rows themselves (default: nothing); `margin`: how far the class must be ahead.
+        `threat`: what may be wrong with these rows themselves (default: nothing), with their `labels` if it depends on them;
+        `margin`: how far the class must be ahead.
         """
+        self.check_reached()
         if self.train.targets is not None:
             raise UserError("This run is a regression: ask for ranges(x), not for classes.")
         return predict(
-            self.network, self.bounds, self.inputs(x, threat), method or self.prediction, self.solver, margin=margin
+            self.network,
+            self.bounds,
+            self.inputs(x, threat, labels),
+            method or self.prediction,
+            self.solver,
+            margin=margin,
         )
 
-    def inputs(self, x: ArrayLike, threat: Threat | None = None) -> Inputs:
-        """Rows to predict, checked, with what may be wrong with them."""
+    def inputs(self, x: ArrayLike, threat: Threat | None = None, labels: ArrayLike | None = None) -> Inputs:
+        """Rows to predict, checked, with what may be wrong with them; `labels` where the threat depends on them."""
         try:
             rows = np.asarray(x, dtype=np.float64)
         except (TypeError, ValueError):
@@ -221,14 +242,22 @@ class CertifiedRun:
             )
         if threat is None:
             return Inputs(rows)
-        # A threat is about a table with labels or targets; here they do not matter.
         if self.train.targets is not None:
             return Inputs(rows, threat.bind(Dataset.regression(rows, np.zeros(len(rows)), self.train.columns)))
-        labels = [self.train.classes[0]] * len(rows)
-        return Inputs(rows, threat.bind(Dataset.of(rows, labels, self.train.classes, self.train.columns)))
+        classes, columns = self.train.classes, self.train.columns
+        if labels is not None:
+            return Inputs(rows, threat.bind(Dataset.of(rows, labels, classes, columns)))
+        # A threat is about a table with labels; without them, it must be the same whatever they are.
+        bound = [threat.bind(Dataset.of(rows, [name] * len(rows), classes, columns)) for name in classes]
+        hulls = [members.hull() for members in bound]
+        for other in hulls[1:]:
+            if not (np.array_equal(other.x_low, hulls[0].x_low) and np.array_equal(other.x_high, hulls[0].x_high)):
+                raise UserError("The threat depends on the rows' labels; hand them in with labels=.")
+        return Inputs(rows, bound[0])
 
     def ranges(self, x: ArrayLike, method: str | None = None, *, threat: Threat | None = None) -> Ranges:
         """Proven ranges of the network's outputs for new rows, for every model that training could have produced."""
+        self.check_reached()
         return predict_ranges(self.network, self.bounds, self.inputs(x, threat), method or self.prediction, self.solver)
 
     def predict(self, x: ArrayLike) -> NDArray[np.intp]:

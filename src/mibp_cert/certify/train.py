@@ -279,9 +279,9 @@ def _train(
 
 
 def _has_diverged(box: Box, theta: Array) -> bool:
-    """Infinite bounds, or a radius beyond any sane multiple of the clean parameters (NaN and inverted bounds are errors)."""
-    infinite = np.isinf(box.lower).any() or np.isinf(box.upper).any()
-    return bool(infinite or box.radius.max() > DIVERGED * max(1.0, float(np.abs(theta).max())))
+    """Bounds that are no numbers, or a radius beyond any sane multiple of the clean parameters (inverted bounds are errors)."""
+    unusable = not (np.isfinite(box.lower).all() and np.isfinite(box.upper).all())
+    return bool(unusable or box.radius.max() > DIVERGED * max(1.0, float(np.abs(theta).max())))
 
 
 def totals_steps(totals: Totals, plan: list[tuple[Step, int]]) -> int:

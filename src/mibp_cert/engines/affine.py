@@ -111,8 +111,8 @@ class AffineRules:
             return None if value is None else value.reshape(node.shape + value.shape[value.ndim - later :])
 
         linear = turned(a.linear, 1)
-        if linear is not None and not a.spare:
-            linear.flags.writeable = False  # the operand still needs these numbers
+        if linear is not None and a.linear is not None and not a.spare:
+            a.linear.flags.writeable = linear.flags.writeable = False  # both need these numbers from here on
         return Form(
             self.symbols,
             turned(a.centre),

@@ -158,15 +158,18 @@ class Tangent:
 
 
 def tangent(name: str, a: Form, otherwise: Array) -> Tangent:
-    """The tangent at the centre, taken where its total error is below half the secant's band (`otherwise`)."""
+    """The tangent at the centre; taken if the dirty rows pay less in all than half the secants' bands (`otherwise`) add up to."""
     function, (always, rows) = SMOOTH[name], _deviation(a)
     value, slope = function.value(a.centre), function.slope(a.centre)
-    q = 0.5 * function.curvature(a.range.low, a.range.high) * a.distance()
+    low, high = np.minimum(a.range.low, a.centre), np.maximum(a.range.high, a.centre)
+    q = 0.5 * function.curvature(low, high) * a.distance()
     # The slope is a float near the real one.
     q = upward(q + 64.0 * UNIT * (1.0 + np.abs(a.centre)) * (1.0 + np.abs(slope)), 6)
     share = q[..., None] * rows * (1.0 + gamma(4))
     rest = smooth.margin(function, a.centre, value) + 8.0 * UNIT * (np.abs(value) + np.abs(slope) * a.raw)
     slack = upward(np.abs(slope) * a.slack + q * always + rest, 8)
-    total = q * always + a.symbols.top(share)
-    taken = np.isfinite(slack) & np.isfinite(value) & np.isfinite(slope) & (total < otherwise)
+    usable = np.isfinite(slack) & np.isfinite(value) & np.isfinite(slope) & np.isfinite(share).all(axis=-1)
+    spent = np.where(usable[..., None], share, 0.0).reshape(-1, a.symbols.members).sum(axis=0)
+    total = float(a.symbols.top(spent)) + float(np.where(usable, q * always, 0.0).sum())
+    taken = usable & (total < float(np.where(usable, otherwise, 0.0).sum()))
     return Tangent(taken, slope, value, slack, np.where(taken[..., None], share, 0.0))

@@ -186,7 +186,7 @@ class Encoder:
         constant = np.bincount(io, mid_a[ia] * mid_b[ib], minlength=size)
         centre = to_a @ a.affine.centre + to_b @ b.affine.centre - constant
         slack = abs(to_a) @ a.affine.slack + abs(to_b) @ b.affine.slack
-        terms = len(io) // max(size, 1) + 8
+        terms = int(np.bincount(io, minlength=1).max()) + 8
         slack += rounding(terms) * np.bincount(io, (a.size + rad_a)[ia] * (b.size + rad_b)[ib], minlength=size)
         second = rad_a[ia] * rad_b[ib]
         if second.any():

@@ -12,13 +12,15 @@ import numpy as np
 from mibp_cert.engines.rounding import TINY, UNIT, Array, Interval, gamma
 from mibp_cert.graph.smooth import SMOOTH, Smooth
 
+TINIEST = 2.0**-1020
+"""Results below the normal numbers may be flushed to zero, here or in a training run."""
 PIECES = 32
 """Pieces that an interval is cut into to find the extremes of `φ(x) − k·x`."""
 
 
 def margin(function: Smooth, x: Array, value: Array) -> Array:
     """How far `value`, computed here or in a training run, may be from the real `φ(x)`; counted for both."""
-    return 2.0 * UNIT * (function.relative * (1.0 + np.abs(x)) * np.abs(value) + function.absolute) + 4.0 * TINY
+    return 2.0 * UNIT * (function.relative * (1.0 + np.abs(x)) * np.abs(value) + function.absolute) + TINIEST
 
 
 def at(name: str, x: Array) -> tuple[Array, Array]:

@@ -13,6 +13,7 @@ from mibp_cert.nets.network import Layout
 
 SMALLEST_RATE = 1e-250
 """Far above the subnormal numbers, where a factor would no longer be rounded relatively."""
+LARGEST_CLIP = 1e4
 VELOCITY = "velocity "
 SCHEDULES = ("constant", "step:every:factor", "exponential:factor", "cosine")
 
@@ -40,6 +41,8 @@ class SGD:
             raise UserError(f"The weight decay must be a finite number ≥ 0, got {self.weight_decay}.")
         if self.clip is not None and not (math.isfinite(self.clip) and self.clip > 0):
             raise UserError(f"Gradients are clipped at a finite number > 0, got {self.clip}.")
+        if self.clip is not None and self.clip > LARGEST_CLIP:
+            raise UserError(f"Clipping gradients at {self.clip:g} does nothing but lose digits; leave it out.")
         for name in ("momentum", "weight_decay", "clip"):
             value = getattr(self, name)
             if value is not None and 0 < value < SMALLEST_RATE:

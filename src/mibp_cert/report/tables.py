@@ -155,6 +155,18 @@ def accuracy_table(table: Reproduced, records: Sequence[dict[str, Any]]) -> Tabl
 def accuracy_notes(table: Reproduced, records: Sequence[dict[str, Any]]) -> list[str]:
     """What must be known to read the table: choices, cells below the paper, constant predictors."""
     notes = [f"- {choice}" for choice in table.choices]
+    if table.select:
+        close = (
+            ""
+            if table.clean_within is None
+            else (
+                f" among those whose clean validation accuracy is within {100 * table.clean_within:g} points of the best"
+            )
+        )
+        notes.append(
+            f"- the number of steps, at least {table.least_steps}, has the highest certified accuracy on validation data{close}, "
+            "and is then a constant of the certificate"
+        )
     notes += ["- * not in the paper"] if any(cell.note for cell in table.cells) else []
     if any(
         cell.paper.get("MIBP-Cert") is not None and r["cell"] == cell.label and r["certified"] < cell.paper["MIBP-Cert"]

@@ -21,8 +21,6 @@ from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.nets import Network
 from mibp_cert.reproduce.paper import Cell, Table
 
-LEAST_STEPS = 5
-CLEAN_WITHIN = 0.02
 CONSTANT = 0.98
 """Share of one predicted class from which on a model is called a constant predictor."""
 
@@ -167,7 +165,9 @@ def _score(run: CertifiedRun, rule: Selection) -> tuple[bool, float]:
 
 
 def _selection(table: Table, cell: Cell, network: Network, data: Split, trainings: list[Training]) -> Selection:
-    """Best validation, at least five steps, clean accuracy close to the best one that these trainings reach."""
+    """Best validation, with enough steps and a clean accuracy close to the best one that these trainings reach."""
+    if table.clean_within is None:
+        return Selection("best-validation", table.least_steps, 0.0, table.per_step)
     per_epoch = steps_per_epoch(len(data.train), effective_batch_size(len(data.train), table.batch_size))
     x, y = cell.threat.bind(data.train).reference
     best = 0.0
@@ -175,10 +175,10 @@ def _selection(table: Table, cell: Cell, network: Network, data: Split, training
         theta = network.initialise(training.seed, training.init)
         for number, (step, _) in enumerate(plan_steps(network, training, data.train, 1), start=1):
             theta = concrete.train_step(step, theta, x[step.rows], y[step.rows])
-            if number >= LEAST_STEPS and (table.per_step or number % per_epoch == 0):
+            if number >= table.least_steps and (table.per_step or number % per_epoch == 0):
                 found = nominal_classes(network, theta, data.validation.x)
                 best = max(best, float(np.mean(found == data.validation.y)))
-    return Selection("best-validation", LEAST_STEPS, best - CLEAN_WITHIN - 1e-9, table.per_step)
+    return Selection("best-validation", table.least_steps, best - table.clean_within - 1e-9, table.per_step)
 
 
 def _summary(units: list[dict[str, Any]]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Compiler:
                 else:
                     need[switch] = need.get(switch, 0.0) + 1.0
                     self._row((need, 0.0), None)
-            case Comparison(relation="<="):
+            case Comparison(relation="<=" | "<"):
                 self._row(self.linear(formula.expression), switch)
             case Comparison(relation="=="):
                 self._row(self.linear(formula.expression), switch)

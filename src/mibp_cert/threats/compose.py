@@ -213,7 +213,7 @@ class Budget(Catalogued):
 
     def _sparse(self, inner: list[Part], clean: Dataset, cells: int) -> list[Part]:
         """Box parts become one piece per row with at most `cells` of its symbols in use."""
-        if any(part.kind != "box" for part in inner):
+        if any(part.kind != "box" or part.on != "x" for part in inner):
             raise UserError("A budget of cells applies to cell-wise numeric threats such as LInf, Rounded or Monotone.")
         if not inner or cells == 0:
             return []

@@ -1,8 +1,9 @@
 """Expressions and formulas over cells, labels and own variables: what a user writes, before any solver sees it.
 
 An expression is `constant + Σ coefficient·variable + Σ coefficient·(expression·expression)`; a formula is a comparison of
-expressions, a statement about a category or a label, or `&`, `|`, `~`, `implies` of formulas. Sets are closed: the negation of
-`a ≤ b` is `a ≥ b`, and `a ≠ b` forbids nothing (both sides of a kink are always allowed, never excluded).
+expressions, a statement about a category or a label, or `&`, `|`, `~`, `implies` of formulas. A set of datasets is closed: there
+`a < b` allows what `a ≤ b` does, and `a ≠ b` forbids nothing (both sides of a kink are always allowed, never excluded). Proofs
+about models (`certify.conditions`) keep the difference.
 """
 
 from __future__ import annotations
@@ -98,7 +99,11 @@ class Expression:
     def __ge__(self, other: Any) -> Formula:
         return Comparison(Expression.of(other) - self, "<=")
 
-    __lt__, __gt__ = __le__, __ge__  # sets are closed
+    def __lt__(self, other: Any) -> Formula:
+        return Comparison(self - other, "<")
+
+    def __gt__(self, other: Any) -> Formula:
+        return Comparison(Expression.of(other) - self, "<")
 
     def __eq__(self, other: object) -> Any:
         return Comparison(self - other, "==")
@@ -112,7 +117,7 @@ class Formula(ABC):
 
     @abstractmethod
     def negated(self) -> Formula:
-        """The closed opposite."""
+        """The opposite."""
 
     @abstractmethod
     def expressions(self) -> Iterator[Expression]:
@@ -145,14 +150,14 @@ def _formula(value: Any) -> Formula:
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Formula):
-    """`expression ≤ 0`, `= 0` or `≠ 0` (`relation`: `<=`, `==`, `!=`)."""
+    """`expression ≤ 0`, `< 0`, `= 0` or `≠ 0` (`relation`: `<=`, `<`, `==`, `!=`)."""
 
     expression: Expression
     relation: str
 
     def negated(self) -> Formula:
-        if self.relation == "<=":
-            return Comparison(-self.expression, "<=")
+        if self.relation in ("<=", "<"):
+            return Comparison(-self.expression, "<" if self.relation == "<=" else "<=")
         return Comparison(self.expression, "!=" if self.relation == "==" else "==")
 
     def expressions(self) -> Iterator[Expression]:
