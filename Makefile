@@ -43,6 +43,7 @@ bench: install
 	$(BIN)/python benchmarks/long_training.py
 	$(BIN)/python benchmarks/relational_speed.py
 	$(BIN)/python benchmarks/row_budget.py
+	$(BIN)/python benchmarks/breadth.py
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,7 +1,8 @@
 """All engines side by side on TwoMoons, with the attack: radius, certified, attacked, seconds per epoch.
 
 Paired seeds: every engine sees the same data, initial weights and batches. Network 2–20–2 with the margin hinge, lr 0.1,
-PyTorch-style initialisation (`--logits 1` for the one-logit hinge). `mibp` runs under a time budget per step, where asked for.
+PyTorch-style initialisation (`--logits 1` for one logit, `--loss cross-entropy` for another loss). `mibp` runs under a time
+budget per step, where asked for.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--select", default="last", help="last, or best-validation")
     parser.add_argument("--logits", type=int, default=2)
-    parser.add_argument("--engines", nargs="+", default=["interval", "relational"], help="interval, relational, mibp")
+    parser.add_argument("--loss", default="hinge")
+    parser.add_argument("--learning-rate", type=float, default=0.1)
+    parser.add_argument(
+        "--engines", nargs="+", default=["interval", "crown", "relational"], help="interval, crown, relational, mibp"
+    )
     parser.add_argument("--search", type=int, default=3, help="slopes tried in each direction per relational step")
     parser.add_argument("--seconds-per-step", type=float, default=20.0, help="time budget of mibp")
     parser.add_argument("--predict", default=None)
     a = parser.parse_args()
-    print(f"TwoMoons, 2–20–{a.logits}, hinge, 100 points, lr 0.1, {a.epochs} epochs ({a.select}),")
+    print(f"TwoMoons, 2–20–{a.logits}, {a.loss}, 100 points, lr {a.learning_rate:g}, {a.epochs} epochs ({a.select}),")
     print(f"seeds 0–{a.seeds - 1}, slope search {a.search}, mibp within {a.seconds_per_step:g} s per step")
     header = "   eps  engine        mean radius  max radius  inner/outer   clean %  attacked %"
     print(f"{header}  certified %     ± std    s/epoch   epochs")
@@ -40,7 +45,7 @@ def main() -> None:
                     network,
                     data,
                     LInf(eps),
-                    Training(epochs=a.epochs, seed=seed),
+                    Training(epochs=a.epochs, learning_rate=a.learning_rate, loss=a.loss, seed=seed),
                     engine,
                     select=a.select,
                     prediction=a.predict,

@@ -10,6 +10,9 @@ import pytest
 import torch_oracle
 from breadth import NAMES, Problem, problem
 from conftest import small_data
+from mibp_cert.certify import Training, certify_training
+from mibp_cert.certify.train import explain_support
+from mibp_cert.data import two_moons
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
@@ -17,7 +20,8 @@ from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine, bound_graph, declare_training
 from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings
-from mibp_cert.nets import SGD, Network, loss_named, trace_steps
+from mibp_cert.errors import UnsupportedOperation
+from mibp_cert.nets import SGD, Linear, Network, Tanh, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool
 from mibp_cert.threats import Budget, LInf
 from oracles import digits, rational, search_extremes, train_rational
@@ -239,3 +243,17 @@ def test_row_budgets_of_smooth_losses_keep_what_belongs_to_a_row() -> None:
             assert all(box.contains(m) for m in models)
         radius[name] = float(box.radius.mean())
     assert 4 * radius["one row"] < radius["all rows"]
+
+
+def test_what_an_engine_cannot_take_is_named_before_training_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(IntervalEngine, "operations", IntervalEngine.operations - {"smooth"})
+    monkeypatch.setattr(IntervalEngine, "advance", lambda *args: pytest.fail("training started"))
+    network = Network((Linear(2, 3), Tanh(), Linear(3, 2)), 2)
+    with pytest.raises(
+        UnsupportedOperation, match=r"'interval' has no rule for .*'smooth' that layer 1 \(Tanh\)"
+    ) as caught:
+        certify_training(network, two_moons(0), LInf(0.01), Training(epochs=1), "interval")
+    assert "\n" not in str(caught.value)
+    p = problem("tanh")
+    assert explain_support(p.steps()[0].graph, CrownEngine()) == []
+    assert len(explain_support(p.steps()[0].graph, IntervalEngine())) == 3  # forward, backward, loss

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mibp_cert import cli
+from mibp_cert.errors import MibpCertError
 
 QUICK = ["certify", "two-moons", "--engine", "interval", "--epochs", "2", "--hidden", "4"]
 
@@ -166,3 +167,84 @@ def test_interrupt_stops_within_seconds_and_leaves_no_worker(tmp_path: Path) -> 
     time.sleep(0.5)
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
     assert not path.exists()
+
+
+def _certified(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    path = tmp_path / "out.json"
+    result = CliRunner().invoke(cli.app, ["certify", *arguments, "--json", str(path)])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return json.loads(path.read_text()), result.output
+
+
+def test_losses_optimisers_and_questions_reach_the_json(tmp_path: Path) -> None:
+    asked = ["--margin", "0.05", "--protected", "1", "--rising", "0", "--falling", "1", "--test-eps", "0.02"]
+    settings = [
+        "--momentum",
+        "0.5",
+        "--weight-decay",
+        "0.01",
+        "--clip",
+        "1",
+        "--schedule",
+        "cosine",
+        "--activation",
+        "tanh",
+    ]
+    plain, text = _certified(
+        tmp_path, "two-moons", "--hidden", "3", "--epochs", "3", "--loss", "cross-entropy", *settings, *asked
+    )
+    assert plain["loss"] == "cross-entropy"
+    assert (plain["momentum"], plain["weight_decay"], plain["clip"], plain["schedule"]) == (0.5, 0.01, 1.0, "cosine")
+    assert plain["layers"][1] == "Tanh()"
+    assert plain["test_threat"] == {"kind": "linf", "eps": 0.02}
+    assert set(plain["postconditions"]) == {"margin", "protected", "rising", "falling"}
+    assert sum(plain["postconditions"]["rising"]["0"].values()) == 200
+    assert "Output only rises with '0'" in text
+    assert plain["test"]["certified_accuracy"] <= plain["test"]["attacked_accuracy"]
+
+
+def test_budgets_flips_and_crown_on_the_command_line(tmp_path: Path) -> None:
+    plain, text = _certified(
+        tmp_path, "two-moons", "--engine", "crown", "--rows", "2", "--flips", "1", "--epochs", "2", "--collective"
+    )
+    assert plain["engine"] == plain["prediction"] == "crown"
+    assert [part["kind"] for part in plain["threat"]["threats"]] == ["budget", "label-flips"]
+    flips = plain["postconditions"]["collective"]
+    assert flips["reached"] <= flips["proven"] <= flips["single"]
+    assert "Flips at once" in text
+
+
+def test_regression_and_images_on_the_command_line(tmp_path: Path) -> None:
+    plain, text = _certified(tmp_path, "diabetes", "--hidden", "none", "--epochs", "2", "--target-eps", "0.1")
+    assert (plain["loss"], plain["network"]) == ("squared-error", [10, 1])
+    assert plain["test"]["nominal_error"] <= plain["test"]["attacked_error"] <= plain["test"]["certified_error"]
+    assert "mean absolute error" in text
+    plain, _ = _certified(
+        tmp_path, "digits", "--engine", "interval", "--epochs", "1", "--conv", "2,4,4", "--eps", "0.001"
+    )
+    assert plain["network"] == [64, 8, 2]
+    assert plain["layers"][0].startswith("Conv2d")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["two-moons", "--momentum", "1"], "momentum must be at least 0 and below 1"),
+        (["two-moons", "--weight-decay", "-1"], "weight decay must be"),
+        (["two-moons", "--clip", "0"], "clipped at a finite number > 0"),
+        (["two-moons", "--schedule", "warp"], "no schedule 'warp'"),
+        (["two-moons", "--activation", "gelu"], "no activation called 'gelu'"),
+        (["two-moons", "--conv", "4,3,1"], "for image data"),
+        (["digits", "--conv", "4,9,1"], "Conv2d"),
+        (["two-moons", "--protected", "age"], "age"),
+        (["two-moons", "--collective", "--test-eps", "0.1"], "one training dataset"),
+        (["diabetes", "--margin", "1"], "real targets"),
+        (["diabetes", "--loss", "hinge"], "squared-error"),
+        (["two-moons", "--target-eps", "0.1"], "for regression"),
+    ],
+)
+def test_new_options_refuse_in_one_sentence(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(cli.app, ["certify", *arguments])
+    assert isinstance(result.exception, MibpCertError)
+    assert words in str(result.exception)
+    assert "\n" not in str(result.exception)

@@ -11,7 +11,19 @@ from conftest import small_data, small_step
 from mibp_cert.data import Dataset, batch_plan
 from mibp_cert.engines import concrete
 from mibp_cert.errors import UserError
-from mibp_cert.nets import SGD, Network, loss_named, trace_steps
+from mibp_cert.nets import (
+    SGD,
+    AvgPool2d,
+    Conv2d,
+    Flatten,
+    LeakyReLU,
+    Linear,
+    Network,
+    ReLU,
+    learning_rates,
+    loss_named,
+    trace_steps,
+)
 
 
 def _torch_training(torch: Any, network: Network, theta: Any, data: Dataset, plan: Any, rate: float) -> Any:
@@ -113,6 +125,24 @@ def test_batch_plans_are_seeded_and_cover_the_data() -> None:
         (lambda: batch_plan(10, 5, 1, 0, "random"), "'random'"),
         (lambda: SGD(float("nan")), "learning rate"),
         (lambda: SGD(3e-323), "at least 1e-250"),
+        (lambda: SGD(0.1, momentum=1.0), "momentum must be"),
+        (lambda: SGD(0.1, momentum=-0.1), "momentum must be"),
+        (lambda: SGD(0.1, weight_decay=-1e-9), "weight decay must be"),
+        (lambda: SGD(0.1, clip=1e9), "leave it out"),
+        (lambda: learning_rates(0.1, [0.1], 2), "1 learning rates for 2 epochs"),
+        (lambda: learning_rates(0.1, "step:0:0.5", 2), "no schedule"),
+        (lambda: LeakyReLU(1.0), "slope of LeakyReLU"),
+        (
+            lambda: Network((Linear(2, 3), ReLU(), Linear(4, 2)), 2),
+            r"Layer 2, Linear\(inputs=4.* takes 4 features, but layer 1, ReLU\(\), returns 3 features",
+        ),
+        (lambda: Network((Conv2d(2, 4, 3),), (1, 8, 8)), "takes 2 channels, but the input has 1 channel"),
+        (lambda: Network((Conv2d(1, 4, 3),), (1, 8, 8)), "end with Flatten"),
+        (lambda: Network((Conv2d(1, 4, 3),), 64), "takes images, given as"),
+        (lambda: Network((AvgPool2d(9), Flatten()), (1, 8, 8)), "needs an image of at least 9"),
+        (lambda: Network((Conv2d(1, 4, 2, padding=2), Flatten()), (1, 8, 8)), "padding below the kernel"),
+        (lambda: loss_named("cross-entropy", 1).check(1, 3), "2 classes"),
+        (lambda: loss_named("squared-error", 2).check(2, 3), "one output per target"),
         (lambda: Network.mlp(3), "a list such as"),
         (lambda: Dataset.of([[1.0], [2.0]], ["a", "b"], ("a", "b", "a")), "twice"),
         (lambda: Network.mlp([2]), "at least an input and an output"),

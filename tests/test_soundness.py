@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from breadth import NAMES, problem
 from conftest import random_case
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine
+from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
+from mibp_cert.engines.relational import RelationalEngine
 from mibp_cert.solvers import WorkerPool
 
 
@@ -36,3 +40,26 @@ def test_interval_hunt(seed: int) -> None:
 def test_mibp_hunt(seed: int, pool: WorkerPool) -> None:
     settings = SolverSettings(seconds_per_step=10)
     _hunt(MibpEngine(settings, pool=pool), 1000 + seed, steps=3, members=60)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("made", [IntervalEngine, CrownEngine, RelationalEngine])
+def test_breadth_hunt(name: str, made: type[Engine]) -> None:
+    """Every layer, loss and optimiser: many seeds, sizes of noise and of the initial parameters, eight steps."""
+    for seed in range(40):
+        rng = np.random.default_rng([seed, 7])
+        p = problem(name, seed, steps=8)
+        threat = p.threat(float(rng.choice([0.0, 1e-12, 1e-4, 0.03, 0.3, 1.0])))
+        begin = p.begin * float(rng.choice([1e-3, 1.0, 5.0]))
+        members = threat.sample(rng, 12)
+        states, box = [begin] * len(members), Box.point(begin)
+        for step in p.steps():
+            box, _ = made().advance(box, step, threat)
+            if not (np.isfinite(box.lower).all() and np.isfinite(box.upper).all()):
+                break
+            states = [
+                concrete.train_step(step, s, x[step.rows], y[step.rows])
+                for s, (x, y) in zip(states, members, strict=True)
+            ]
+            assert all(box.contains(state) for state in states), f"{name}, seed {seed}"
