@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from cases import THREATS, bound, survey
 from conftest import small_data
-from mibp_cert.data import Dataset
+from mibp_cert.data import Dataset, Recipe
 from mibp_cert.errors import UserError
 from mibp_cert.solvers import ProgramBuilder
 from mibp_cert.solvers.program import with_columns
@@ -334,3 +335,22 @@ def test_description_is_plain_data() -> None:
     assert described == {"kind": "linf", "eps": [0.1, 0.2, 0.3], "rows": [1], "clip": [0.0, [1.0, 1.0, 2.0]]}
     for threat in THREATS.values():
         assert json.loads(json.dumps(threat.to_json()))["kind"]
+
+
+def test_tables_moved_within_their_amounts_are_members_after_scaling() -> None:
+    """The table is changed in its own units and scaled by the same recipe: what scaling rounds must not leave the set."""
+    rng = np.random.default_rng(0)
+    for eps, size in ((0.3, 1.0), (1e-3, 1e6), (7.0, 1e3)):
+        table = pd.DataFrame({"age": size * rng.uniform(20, 80, 400), "ill": np.arange(400) % 2})
+        recipe = Recipe.fit(table[["age"]])
+        data = Dataset.from_frame(table, "ill", recipe)
+        bound = LInf({"age": eps}).bind(data)
+        for sign in (1.0, -1.0):
+            moved = table[["age"]].copy()
+            exact = [Fraction(v) + Fraction(sign * eps) for v in table["age"]]
+            # The float nearest to the exact end on the inside, so that the table itself is within its amount.
+            ends = np.array([float(v) for v in exact])
+            inside = np.array([sign * (Fraction(float(e)) - v) <= 0 for e, v in zip(ends, exact, strict=True)])
+            moved["age"] = np.where(inside, ends, np.nextafter(ends, -sign * np.inf))
+            x, _ = recipe.apply(moved)
+            assert bound.contains(x, data.one_hot)

@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import pandas as pd
 import typer
 from rich.console import Console
@@ -18,12 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mibp_cert.certify import ENGINES, Callbacks, CertifiedRun, EpochRecord, Training, certify_training
 from mibp_cert.certify.questions import Questions, describe
-from mibp_cert.data import NAMES, Split, load
+from mibp_cert.data import NAMES, load
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSettings
 from mibp_cert.errors import MibpCertError, UserError
-from mibp_cert.nets import LOSSES, Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Tanh
+from mibp_cert.nets import LOSSES
 from mibp_cert.nets.optim import SCHEDULES
+from mibp_cert.options import ACTIVATIONS, network_of, threat_of
 from mibp_cert.report.tables import (
     accuracy_notes,
     accuracy_table,
@@ -35,8 +35,7 @@ from mibp_cert.report.tables import (
 )
 from mibp_cert.reproduce import TABLES, TIMINGS, Options, Table, run_table, with_loss
 from mibp_cert.solvers import SOLVERS
-from mibp_cert.threats import Budget, LabelFlips, LInf, TargetNoise
-from mibp_cert.threats.compose import Catalogued
+from mibp_cert.threats import LInf
 
 app = typer.Typer(
     help="My training data may be wrong. What can that do to my model?",
@@ -44,12 +43,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": ReLU(),
-    "leaky-relu": LeakyReLU(),
-    "sigmoid": Sigmoid(),
-    "tanh": Tanh(),
-}
 USER_MISTAKE = 2
 INTERRUPTED = 130
 
@@ -163,7 +156,7 @@ def certify(
     data = load(dataset, seed, data_path)
     questions = Questions(margin, tuple(protected or ()), tuple(rising or ()), tuple(falling or ()), collective)
     questions.check(data, test_threat=test_eps > 0)
-    network = _network(data, hidden, activation, conv, logits)
+    network = network_of(data, hidden, activation, conv, logits)
     training = Training(
         epochs,
         batch_size,
@@ -177,7 +170,7 @@ def certify(
         clip,
         schedule,
     )
-    threat = _threat(eps, rows, flips, target_eps)
+    threat = threat_of(eps, rows, flips, target_eps)
     runs = []
     for name in engines:
         try:
@@ -364,45 +357,6 @@ def _callbacks(progress: Progress, engine: str) -> Callbacks:
 def _output_path(path: Path | None, engine: str, engines: int) -> Path | None:
     """`out.json` for one engine; `out-interval.json`, `out-relational.json` for several."""
     return path if path is None or engines == 1 else path.with_name(f"{path.stem}-{engine}{path.suffix}")
-
-
-def _threat(eps: float, rows: int | None, flips: int, target_eps: float) -> Catalogued:
-    """Noise of every cell (or of a few rows), wrong labels, and noise of the targets, all at once."""
-    threat: Catalogued = LInf(eps) if rows is None else Budget(LInf(eps), rows=rows)
-    threat = threat & LabelFlips(flips) if flips else threat
-    return threat & TargetNoise(target_eps) if target_eps else threat
-
-
-def _network(data: Split, hidden: str | None, activation: str, conv: str | None, logits: int | None) -> Network:
-    """A fully connected network, after one convolution where the data are images."""
-    if activation not in ACTIVATIONS:
-        raise UserError(f"There is no activation called {activation!r}; choose one of {', '.join(ACTIVATIONS)}.")
-    between = ACTIVATIONS[activation]
-    last = logits or data.train.one_hot.shape[1]
-    image = data.name == "digits"
-    sizes = _sizes(hidden if hidden is not None else ("" if image else "20"))
-    if conv is not None and not image:
-        raise UserError("--conv is for image data; choose the data set digits.")
-    if not image:
-        return Network.mlp([data.train.features, *sizes, last], activation=between)
-    numbers = _sizes(conv or "8,4,4")
-    if len(numbers) != 3:
-        raise UserError(f"--conv takes filters,kernel,stride such as 8,4,4; got {conv!r}.")
-    first = Conv2d(1, filters=numbers[0], kernel=numbers[1], stride=numbers[2])
-    shape = (1, 8, 8)
-    try:
-        features = int(np.prod(first.output_shape(shape)))
-    except UserError as error:
-        raise UserError(f"{error}, but the input has 1 channel of 8 × 8.") from None
-    rest = Network.mlp([features, *sizes, last], activation=between)
-    return Network((first, between, Flatten(), *rest.layers), shape)
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part.strip()] if text.strip() != "none" else []
-    except ValueError:
-        raise UserError(f"--hidden takes sizes separated by commas, such as 20 or 5,5; got {text!r}.") from None
 
 
 def _check_writable(path: Path) -> None:
