@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mibp_cert.certify import AttackSettings, Training, certify_training
+from mibp_cert import collective, fair
+from mibp_cert.certify import ABSTAIN, AttackSettings, Training, certify_training
 from mibp_cert.certify.attack import attack, check_certificates
 from mibp_cert.certify.predict import nominal_classes
 from mibp_cert.certify.train import plan_steps
@@ -103,6 +104,11 @@ def test_divergence_stops_early_and_certifies_nothing(engine: str) -> None:
     assert run.test is not None
     assert not run.test.certified.any()
     assert run.to_json()["diverged"] == run.diverged
+    assert (run.predict(DATA.test.x) == ABSTAIN).all()
+    with pytest.raises(UserError, match=f"diverged at step {run.diverged}"):
+        collective(run)
+    with pytest.raises(UserError, match="nothing can be said"):
+        fair(run, DATA.test.x, 0)
     kept = certify_training(NETWORK, DATA, LInf(0.5), training, engine, select="best-validation")
     assert kept.steps < run.diverged
 

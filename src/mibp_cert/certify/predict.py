@@ -92,6 +92,19 @@ def margin_pairs(network: Network) -> tuple[Array, NDArray[np.intp]]:
     return np.array([identity[u] - identity[v] for u, v in pairs]), np.array([u for u, _ in pairs], dtype=np.intp)
 
 
+def abstain(network: Network, theta: Array, x: Array, method: str) -> Predictions:
+    """Nothing is known: every point abstains; the classes beside it are those of the model `theta`."""
+    n = len(x)
+    nothing = np.full(n, ABSTAIN, dtype=np.intp)
+    return Predictions(nothing, nominal_classes(network, theta, x), np.full(n, -np.inf), method, StepReport())
+
+
+def unknown_ranges(network: Network, x: Array, method: str) -> Ranges:
+    """Nothing is known: every range is infinite."""
+    nothing = np.full((len(x), network.logits), np.inf)
+    return Ranges(Interval(-nothing, nothing), method, StepReport())
+
+
 def predict_ranges(
     network: Network,
     box: Box,

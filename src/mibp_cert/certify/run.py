@@ -14,7 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from mibp_cert.certify.attack import Attack
 from mibp_cert.certify.bounds import Inputs
-from mibp_cert.certify.predict import Predictions, Ranges, nominal_outputs, predict, predict_ranges
+from mibp_cert.certify.predict import (
+    Predictions,
+    Ranges,
+    nominal_outputs,
+    predict,
+    predict_ranges,
+    unknown_ranges,
+)
 from mibp_cert.data import Dataset, Split, effective_batch_size, steps_per_epoch
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
@@ -196,9 +203,14 @@ class CertifiedRun:
     def train(self) -> Dataset:
         return self.data.train if isinstance(self.data, Split) else self.data
 
+    @property
+    def reached(self) -> bool:
+        """Do the bounds reach the end of the training asked for? If they diverged before, nothing is known of its models."""
+        return self.diverged is None or self.select.rule != "last"
+
     def check_reached(self) -> None:
-        """Raise `UserError` if the bounds diverged before the training asked for was over: nothing is known of its models."""
-        if self.diverged is not None and self.select.rule == "last":
+        """Raise `UserError` if the bounds diverged before the training asked for was over."""
+        if not self.reached:
             raise UserError(
                 f"The bounds diverged at step {self.diverged}: nothing can be said about models trained any longer; use a "
                 "smaller eps or learning rate, fewer epochs, or best-validation."
@@ -218,17 +230,12 @@ class CertifiedRun:
         `threat`: what may be wrong with these rows themselves (default: nothing), with their `labels` if it depends on them;
         `margin`: how far the class must be ahead.
         """
-        self.check_reached()
         if self.train.targets is not None:
             raise UserError("This run is a regression: ask for ranges(x), not for classes.")
-        return predict(
-            self.network,
-            self.bounds,
-            self.inputs(x, threat, labels),
-            method or self.prediction,
-            self.solver,
-            margin=margin,
-        )
+        inputs, method = self.inputs(x, threat, labels), method or self.prediction
+        if not self.reached:
+            return abstain(self.network, self.theta, inputs.x, method)
+        return predict(self.network, self.bounds, inputs, method, self.solver, margin=margin)
 
     def inputs(self, x: ArrayLike, threat: Threat | None = None, labels: ArrayLike | None = None) -> Inputs:
         """Rows to predict, checked, with what may be wrong with them; `labels` where the threat depends on them."""
@@ -257,8 +264,10 @@ class CertifiedRun:
 
     def ranges(self, x: ArrayLike, method: str | None = None, *, threat: Threat | None = None) -> Ranges:
         """Proven ranges of the network's outputs for new rows, for every model that training could have produced."""
-        self.check_reached()
-        return predict_ranges(self.network, self.bounds, self.inputs(x, threat), method or self.prediction, self.solver)
+        inputs, method = self.inputs(x, threat), method or self.prediction
+        if not self.reached:
+            return unknown_ranges(self.network, inputs.x, method)
+        return predict_ranges(self.network, self.bounds, inputs, method, self.solver)
 
     def predict(self, x: ArrayLike) -> NDArray[np.intp]:
         """Certified class numbers, −1 for abstain."""

@@ -10,7 +10,15 @@ import numpy as np
 
 from mibp_cert.certify.attack import AttackSettings, attack, check_certificates
 from mibp_cert.certify.bounds import Inputs, check_method, states_of
-from mibp_cert.certify.predict import ABSTAIN, Predictions, Ranges, nominal_classes, predict, predict_ranges
+from mibp_cert.certify.predict import (
+    Predictions,
+    Ranges,
+    abstain,
+    nominal_classes,
+    predict,
+    predict_ranges,
+    unknown_ranges,
+)
 from mibp_cert.certify.run import CertifiedRun, EpochRecord, Selection, Training
 from mibp_cert.data import Dataset, Split, batch_plan, effective_batch_size, steps_per_epoch
 from mibp_cert.engines import concrete
@@ -20,7 +28,7 @@ from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
 from mibp_cert.engines.relational import RelationalEngine, RelationalSettings
-from mibp_cert.engines.rounding import Array, Interval
+from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import SoundnessError, UnsupportedOperation, UserError
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Network, Step, loss_named, trace_steps
@@ -315,12 +323,9 @@ def _predict(
 ) -> Predictions | Ranges:
     if diverged is not None and select.rule == "last":
         # The training asked for goes on past the divergence: nothing is known of its models.
-        n = len(inputs.x)
         if regression:
-            nothing = np.full((n, network.logits), np.inf)
-            return Ranges(Interval(-nothing, nothing), method, StepReport())
-        centre = nominal_classes(network, chosen.theta, inputs.x)
-        return Predictions(np.full(n, ABSTAIN, dtype=np.intp), centre, np.full(n, -np.inf), method, StepReport())
+            return unknown_ranges(network, inputs.x, method)
+        return abstain(network, chosen.theta, inputs.x, method)
     with made.pool if isinstance(made, MibpEngine) else WorkerPool(settings.jobs) as pool:
         if regression:
             return predict_ranges(network, chosen.bounds, inputs, method, settings, pool)
