@@ -17,6 +17,7 @@ from mibp_cert.certify.bounds import Inputs
 from mibp_cert.certify.predict import (
     Predictions,
     Ranges,
+    abstain,
     nominal_outputs,
     predict,
     predict_ranges,
