@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mibp_cert.data import Dataset
+from mibp_cert.data import Dataset, Recipe
 from mibp_cert.threats import (
     L1,
     L2,
@@ -25,8 +25,8 @@ from mibp_cert.threats import (
 )
 
 
-def survey(rows: int = 6, seed: int = 0, *, missing: bool = True) -> Dataset:
-    """Two numeric and one categorical column, two classes; some values missing."""
+def survey(rows: int = 6, seed: int = 0, *, missing: bool = True, like: Dataset | None = None) -> Dataset:
+    """Two numeric and one categorical column, two classes; some values missing; `like`: encoded as these data are."""
     rng = np.random.default_rng(seed)
     table = pd.DataFrame(
         {
@@ -40,6 +40,8 @@ def survey(rows: int = 6, seed: int = 0, *, missing: bool = True) -> Dataset:
     if missing:
         table.loc[1, "age"] = np.nan
         table.loc[2, "mood"] = np.nan
+    if like is not None:
+        return Dataset.from_frame(table, "ill", Recipe(like.columns))
     vocabulary = {"mood": ["bad", "fair", "good"]}
     return Dataset.from_frame(table, "ill", categorical=vocabulary, ranges={"age": (20, 80), "income": (0, 10)})
 

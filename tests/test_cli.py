@@ -197,9 +197,9 @@ def test_losses_optimisers_and_questions_reach_the_json(tmp_path: Path) -> None:
     assert (plain["momentum"], plain["weight_decay"], plain["clip"], plain["schedule"]) == (0.5, 0.01, 1.0, "cosine")
     assert plain["layers"][1] == "Tanh()"
     assert plain["test_threat"] == {"kind": "linf", "eps": 0.02}
-    assert set(plain["postconditions"]) == {"margin", "protected", "rising", "falling"}
+    assert set(plain["postconditions"]) == {"margin", "protected", "output", "rising", "falling"}
     assert sum(plain["postconditions"]["rising"]["0"].values()) == 200
-    assert "Output only rises with '0'" in text
+    assert "Lead of class 1 over 0 only rises with '0'" in text
     assert plain["test"]["certified_accuracy"] <= plain["test"]["attacked_accuracy"]
 
 

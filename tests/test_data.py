@@ -180,3 +180,11 @@ def test_unknown_inputs_are_not_predicted() -> None:
 def test_tables_that_make_no_sense_are_refused(make: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         make()
+
+
+def test_a_split_refuses_parts_that_are_scaled_otherwise() -> None:
+    tables = [pd.DataFrame({"age": [20.0 + k, 50.0, 80.0], "ill": [0, 1, 0]}) for k in range(3)]
+    with pytest.raises(UserError, match="scaled otherwise"):
+        Split("ages", *(Dataset.from_frame(table, "ill") for table in tables))
+    recipe = Recipe.fit(tables[0][["age"]])
+    Split("ages", *(Dataset.from_frame(table, "ill", recipe) for table in tables))

@@ -141,6 +141,11 @@ def test_bad_questions_are_one_sentence() -> None:
     for call, words in (
         (lambda: run.certify([[0.0, 0.0]], margin=-1.0), "margin asked for"),
         (lambda: run.certify([[0.0]]), "finite rows of 2 features"),
+        (lambda: run.certify(np.zeros((0, 2))), "finite rows of 2 features"),
+        (lambda: run.certify([[0.0, np.nan]]), "NaN or infinite"),
+        (lambda: run.certify([["a", "b"]]), "encoded like the training data"),
+        (lambda: run.certify([[0.0, 1.0]], threat=0.1), "such as LInf"),
+        (lambda: certify_training(Network.mlp([2, 2]), two_moons(0), 0.1), "such as LInf"),
         (lambda: run.certify([[0.0, 1.0]], "psychic"), "no prediction called"),
         (lambda: run.certify([[0.0, 1.0]], threat=LInf(-1.0)), "eps"),
     ):
@@ -151,7 +156,7 @@ def test_bad_questions_are_one_sentence() -> None:
 def test_inputs_outside_of_a_splits_test_part_keep_their_columns() -> None:
     """Amounts of a threat on inputs are in the units of the table, as for the training data."""
     data = survey(12, 0, missing=False)
-    split = Split("survey", data, survey(6, 1, missing=False), survey(6, 2, missing=False))
+    split = Split("survey", data, *(survey(6, seed, missing=False, like=data) for seed in (1, 2)))
     run = certify_training(Network.mlp([data.features, 2]), split, LInf(0.0), Training(epochs=2), attacked=False)
     inputs = run.inputs(split.test.x, LInf({"age": 6.0}))
     column = data.columns[data.column("age")]

@@ -122,10 +122,14 @@ def certify(
     search: Annotated[int, typer.Option(help="Slopes tried in each direction per relational step.")] = 3,
     margin: Annotated[float | None, typer.Option(help="Also: which classes lead by at least this much?")] = None,
     protected: Annotated[
-        list[str] | None, typer.Option(help="Also: is the class the same whatever this column is? (repeatable)")
+        list[str] | None,
+        typer.Option(help="Also: is the class the same whatever this column is, in its training range? (repeatable)"),
     ] = None,
     rising: Annotated[
-        list[str] | None, typer.Option(help="Also: does the output only rise with this column? (repeatable)")
+        list[str] | None,
+        typer.Option(
+            help="Also: does the lead of the last class (or the output) only rise with this column? (repeatable)"
+        ),
     ] = None,
     falling: Annotated[
         list[str] | None, typer.Option(help="Also: does the output only fall with this column? (repeatable)")

@@ -36,6 +36,8 @@ class Conditions:
 
     def out(self, row: int, output: int = 0) -> Expression:
         """Output (logit) number `output` for a row."""
+        if not self.rows:
+            raise UserError("The condition speaks of outputs; hand in the rows they are for: holds(run, condition, x).")
         if row not in self.rows or not 0 <= output < self.network.logits:
             raise UserError(
                 f"There is no output {output} of row {row}; there are {len(self.rows)} row(s) with {self.network.logits} each."

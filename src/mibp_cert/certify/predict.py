@@ -57,6 +57,9 @@ class Ranges:
     method: str
     report: StepReport
 
+    def __repr__(self) -> str:
+        return f"Ranges({self.method}, {len(self.width)} rows, mean width {self.width.mean():.3g})"
+
     @property
     def width(self) -> Array:
         return self.outputs.high - self.outputs.low

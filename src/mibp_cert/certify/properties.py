@@ -34,6 +34,9 @@ from mibp_cert.threats.formulas import Formula
 class Verdict(Enum):
     """What is known about a statement."""
 
+    def __repr__(self) -> str:
+        return self.name
+
     HOLDS = "holds for every model"
     FAILS = "fails for a model that was trained, or for every model"
     OPEN = "not decided"
@@ -43,6 +46,10 @@ class Verdict(Enum):
 class Fairness:
     """Per row: is the class independent of the protected column? `certified` holds the classes that are certified for all values
     (−1: not), `broken` says where the clean model, or an attacked one, changes its class with the column."""
+
+    def __repr__(self) -> str:
+        seen = [verdict.name.lower() for verdict in self.verdicts]
+        return f"Fairness(holds {seen.count('holds')}, fails {seen.count('fails')}, open {seen.count('open')})"
 
     certified: Predictions
     broken: NDArray[np.bool_]
@@ -129,6 +136,8 @@ def monotone(
     values = run.train.x[:, known.start]
     ends = (float(values.min()), float(values.max()))
     if limits is not None:
+        if np.shape(limits) != (2,):
+            raise UserError(f"The limits are a pair (low, high) in the units of the table, got {limits!r}.")
         ends = (float(known.to_feature(limits[0])), float(known.to_feature(limits[1])))
     if not ends[0] <= ends[1]:
         raise UserError(f"The limits must be in order, got {limits}.")
@@ -191,12 +200,13 @@ def holds(
     `condition` gets a model `m` with `m.out(row, k)` (output `k` for a row of `x`), `m.parameter(name, i, j)` and the clean
     model's `m.clean(name, i, j)`, and returns a formula of the rules' language: comparisons, `&`, `|`, `~`, `implies`. Linear
     conditions, and products of two linear expressions, are decided by bounds in every engine; with `method="exact"` the solver
-    decides whether a model of the set can break the condition as a whole.
+    decides whether a model of the set can break the condition as a whole. What holds with equality at best, or only up to the
+    solver's tolerance, stays open.
 
     >>> from mibp_cert import LInf, Network, Training, certify_training, two_moons
     >>> run = certify_training(Network.mlp([2, 2]), two_moons(0), LInf(0.01), Training(epochs=1))
     >>> holds(run, lambda m: m.parameter("0.bias", 0) - m.clean("0.bias", 0) <= 1.0)
-    <Verdict.HOLDS: 'holds for every model'>
+    HOLDS
     """
     rows = np.zeros((1, run.network.features)) if x is None else _rows(run, x)
     model = Conditions(run.network, run.theta, len(rows) if x is not None else 0)

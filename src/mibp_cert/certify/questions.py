@@ -44,6 +44,8 @@ class Questions:
         """The answers as plain data, counts over the test points."""
         if not isinstance(run.data, Split):
             raise UserError("These questions are about test points; the data have none.")
+        if not run.reached:
+            return {}  # nothing is known about the training asked for
         x, found = run.data.test.x, dict[str, Any]()
         if self.margin is not None:
             inputs = run.certify(x, threat=run.test_threat, margin=self.margin)
@@ -56,10 +58,19 @@ class Questions:
             found["protected"] = {name: _count(fair(run, x, name).verdicts) for name in self.protected}
         for name, columns, rising in (("rising", self.rising, True), ("falling", self.falling, False)):
             if columns:
+                found["output"] = _output(run)
                 found[name] = {column: _count(monotone(run, x, column, rising=rising)) for column in columns}
         if self.collective:
             found["collective"] = collective(run).to_json()
         return found
+
+
+def _output(run: CertifiedRun) -> str:
+    """What rises or falls, in words."""
+    if run.train.targets is not None:
+        return "output"
+    classes = run.train.classes
+    return f"lead of class {classes[-1]!r} over {classes[0]!r}"
 
 
 def _count(verdicts: list[Verdict]) -> dict[str, int]:
@@ -76,17 +87,17 @@ def describe(answers: dict[str, Any]) -> list[str]:
             f"Margin of at least {a['at_least']:g}: certified for {100 * a['certification_rate']:.1f} % of the test points, "
             f"certified and correct for {100 * a['certified_accuracy']:.1f} %."
         )
+    output = answers.get("output", "output")
     words = {
         "protected": "same class whatever",
-        "rising": "output only rises with",
-        "falling": "output only falls with",
+        "rising": f"{output} only rises with",
+        "falling": f"{output} only falls with",
     }
     for kind, text in words.items():
         for column, a in answers.get(kind, {}).items():
             what = f"{text} '{column}'" + (" is" if kind == "protected" else "")
-            lines.append(
-                f"{what.capitalize()}: holds for {a['holds']} test points, fails for {a['fails']}, open for {a['open']}."
-            )
+            count = f"holds for {a['holds']} test points, fails for {a['fails']}, open for {a['open']}"
+            lines.append(f"{what[0].upper()}{what[1:]}: {count}.")
     if "collective" in answers:
         a = answers["collective"]
         how = "exactly" if a["exact"] else "at least"

@@ -67,6 +67,12 @@ class Training:
 SELECTIONS = ("last", "best-validation")
 
 
+def check_threat(threat: object) -> None:
+    """Raise `UserError` for what is no threat, such as a bare number."""
+    if not isinstance(threat, Threat):
+        raise UserError(f"A threat says what may be wrong, such as LInf(0.01); got {threat!r}.")
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which epoch the certificate is about: the last one, or the one with the highest certified accuracy on validation data,
@@ -243,13 +249,18 @@ class CertifiedRun:
         try:
             rows = np.asarray(x, dtype=np.float64)
         except (TypeError, ValueError):
-            raise UserError("The inputs must be a table of numbers.") from None
-        if rows.ndim != 2 or rows.shape[1] != self.network.features or not np.isfinite(rows).all():
+            raise UserError(
+                "The inputs must be a table of numbers, encoded like the training data: recipe.apply(table)[0] encodes a table."
+            ) from None
+        if rows.ndim != 2 or rows.shape[1] != self.network.features or not len(rows):
             raise UserError(
                 f"The inputs must be finite rows of {self.network.features} features, got shape {rows.shape}."
             )
+        if not np.isfinite(rows).all():
+            raise UserError("The inputs hold NaN or infinite values; they must be finite rows of encoded features.")
         if threat is None:
             return Inputs(rows)
+        check_threat(threat)
         if self.train.targets is not None:
             return Inputs(rows, threat.bind(Dataset.regression(rows, np.zeros(len(rows)), self.train.columns)))
         classes, columns = self.train.classes, self.train.columns
@@ -285,10 +296,10 @@ class CertifiedRun:
         """Share of all rows that are certified."""
         return self.certify(x).certification_rate()
 
-    def save_bounds(self, path: Path) -> None:
+    def save_bounds(self, path: str | Path) -> None:
         """Write `lower`, `upper`, the clean model `theta` and the parameters' names as a NumPy archive."""
         names = np.array([self.network.layout.describe(i) for i in range(self.network.layout.size)])
-        with path.open("wb") as target:
+        with Path(path).open("wb") as target:
             np.savez(target, lower=self.bounds.lower, upper=self.bounds.upper, theta=self.theta, names=names)
 
     def _optimiser_json(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mibp_cert.certify.predict import (
     predict_ranges,
     unknown_ranges,
 )
-from mibp_cert.certify.run import CertifiedRun, EpochRecord, Selection, Training
+from mibp_cert.certify.run import CertifiedRun, EpochRecord, Selection, Training, check_threat
 from mibp_cert.data import Dataset, Split, batch_plan, effective_batch_size, steps_per_epoch
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine, StepReport
@@ -132,7 +132,10 @@ def certify_training(
     True
     """
     training, settings, hear = training or Training(), solver or SolverSettings(), callbacks or Callbacks()
-    threat, train = threat or Nothing(), data.train if isinstance(data, Split) else data
+    threat, train = Nothing() if threat is None else threat, data.train if isinstance(data, Split) else data
+    check_threat(threat)
+    if test_threat is not None:
+        check_threat(test_threat)
     made = make_engine(engine, settings, relational or RelationalSettings(), unroll, hear.on_program)
     method = prediction or made.default_prediction
     rule = Selection(select) if isinstance(select, str) else select

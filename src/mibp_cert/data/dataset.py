@@ -210,6 +210,11 @@ class Split:
                     f"The {name} data number the classes {list(part.classes)}, the training data {list(self.train.classes)}; "
                     "hand the same classes to Dataset.of for all parts."
                 )
+            if [c.describe() for c in part.columns] != [c.describe() for c in self.train.columns]:
+                raise UserError(
+                    f"The {name} data are encoded or scaled otherwise than the training data; fit one recipe on the training "
+                    "table and hand it to Dataset.from_frame for all parts: Recipe.fit(table), from_frame(part, target, recipe)."
+                )
             if part.missing is not None:
                 raise UserError(
                     f"The {name} data have {int(part.missing.sum())} missing value(s), and nothing can be said "

@@ -194,13 +194,17 @@ class Windows:
 
     def check(self, layer: Layer, shape: Shape) -> tuple[int, int]:
         """Height and width of the output; raises `UserError` if the windows do not fit the image."""
-        if self.kernel < 1 or self.stride < 1 or not 0 <= 2 * self.padding <= 2 * (self.kernel - 1):
+        sizes = (self.kernel, self.stride, self.padding)
+        if not all(isinstance(size, int) for size in sizes):
+            raise UserError(f"{layer} takes one whole number each for kernel, stride and padding")
+        if self.kernel < 1 or self.stride < 1 or not 0 <= self.padding < self.kernel:
             raise UserError(f"{layer} needs a kernel and a stride of at least 1, and a padding below the kernel's size")
         if len(shape) != 3:
             raise UserError(f"{layer} takes images, given as (channels, height, width)")
         size = [(n + 2 * self.padding - self.kernel) // self.stride + 1 for n in shape[1:]]
         if min(size) < 1:
-            raise UserError(f"{layer} needs an image of at least {self.kernel - 2 * self.padding} × the same")
+            least = self.kernel - 2 * self.padding
+            raise UserError(f"{layer} needs an image of at least {least} × {least}")
         return size[0], size[1]
 
     def places(self, height: int, width: int) -> Index:

@@ -82,6 +82,12 @@ class Network:
     shape: int | Shape
 
     def __post_init__(self) -> None:
+        if not self.layers or not all(isinstance(layer, Layer) for layer in self.layers):
+            raise UserError(f"A network is a sequence of layers such as Linear(2, 3) and ReLU(), got {self.layers!r}.")
+        if isinstance(self.shape, tuple) and len(self.shape) not in (1, 3):
+            raise UserError(
+                f"The shape of a row is a number of features, or (channels, height, width) of an image; got {self.shape}."
+            )
         if len(self.shapes[-1]) != 1:
             raise UserError(
                 f"The last layer, {self.layers[-1]}, returns images of shape {self.shapes[-1]}; end with Flatten() or Linear."
@@ -95,6 +101,8 @@ class Network:
             raise UserError(f"The sizes of a network are a list such as [2, 20, 2], got {sizes!r}.")
         if len(sizes) < 2 or any(int(size) != size or size < 1 for size in sizes):
             raise UserError(f"A network needs at least an input and an output size, all positive; got {list(sizes)}.")
+        if activation is not None and not isinstance(activation, Activation):
+            raise UserError(f"The activation is a layer such as Tanh(), got {activation!r}.")
         layers: list[Layer] = []
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             layers += [activation or ReLU()] if i else []

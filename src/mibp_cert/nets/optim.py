@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 from mibp_cert.errors import UserError
 from mibp_cert.graph import GraphBuilder
 from mibp_cert.nets.network import Layout
@@ -34,6 +36,10 @@ class SGD:
     clip: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("learning_rate", "momentum", "weight_decay", "clip"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float | np.number) and not (name == "clip" and value is None):
+                raise UserError(f"{name} must be a number, got {value!r}.")
         _check_rate(self.learning_rate)
         if not 0 <= self.momentum < 1:
             raise UserError(f"The momentum must be at least 0 and below 1, got {self.momentum}.")
@@ -94,7 +100,12 @@ def learning_rates(rate: float, schedule: str | Sequence[float], epochs: int) ->
     (0.1, 0.1, 0.05, 0.05)
     """
     if not isinstance(schedule, str):
-        rates = tuple(float(value) for value in schedule)
+        try:
+            rates = tuple(float(value) for value in schedule)
+        except (TypeError, ValueError):
+            raise UserError(
+                f"A schedule is one of {', '.join(SCHEDULES)}, or one number per epoch; got {schedule!r}."
+            ) from None
         if len(rates) != epochs:
             raise UserError(f"The schedule lists {len(rates)} learning rates for {epochs} epochs; list one per epoch.")
     else:
@@ -119,5 +130,5 @@ def _factors(schedule: str, epochs: int) -> list[float]:
     except ValueError:
         pass
     raise UserError(
-        f"There is no schedule {schedule!r}; choose one of {', '.join(SCHEDULES)}, or list one rate per epoch."
+        f"There is no schedule {schedule!r}; choose one of {', '.join(SCHEDULES)} (in Python, also a list of rates)."
     )

@@ -138,7 +138,8 @@ class Formula(ABC):
 
     def __bool__(self) -> bool:
         raise UserError(
-            "A rule has no truth value of its own: combine rules with &, | and ~, not with and, or and not."
+            "A rule has no truth value of its own: combine rules with &, | and ~, not with and, or and not, and write a < x < b "
+            "as two of them."
         )
 
 
