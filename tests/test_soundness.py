@@ -63,3 +63,24 @@ def test_breadth_hunt(name: str, made: type[Engine]) -> None:
                 for s, (x, y) in zip(states, members, strict=True)
             ]
             assert all(box.contains(state) for state in states), f"{name}, seed {seed}"
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("name", NAMES)
+def test_mibp_breadth_hunt(name: str, pool: WorkerPool) -> None:
+    """Every layer, loss and optimiser by the exact step, within a time budget."""
+    for seed in range(2):
+        p = problem(name, seed, steps=2, rows=3)
+        threat, rng = p.threat(0.1), np.random.default_rng(seed)
+        engine = MibpEngine(SolverSettings(seconds_per_step=6.0), pool=pool)
+        members = threat.sample(rng, 60)
+        states, box, plain = [p.begin] * len(members), Box.point(p.begin), Box.point(p.begin)
+        for step in p.steps():
+            box, _ = engine.advance(box, step, threat)
+            plain, _ = IntervalEngine().advance(plain, step, threat)
+            assert box.within(plain)
+            states = [
+                concrete.train_step(step, s, x[step.rows], y[step.rows])
+                for s, (x, y) in zip(states, members, strict=True)
+            ]
+            assert all(box.contains(state) for state in states), f"{name}, seed {seed}"
