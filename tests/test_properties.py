@@ -71,6 +71,23 @@ def test_a_fair_class_is_the_same_for_every_value_and_every_model(method: str, h
         assert not (answer.broken & answer.certified.certified).any()
 
 
+def test_a_row_outside_of_the_training_range_counts_with_its_own_value() -> None:
+    run = survey_run()
+    age = run.train.columns[run.train.column("age")]
+    x = np.array(run.data.test.x)  # type: ignore[union-attr]
+    x[:, age.start] = 1000.0
+    classes = nominal_classes(run.network, run.theta, x)
+    answer = fair(run, x, "age")
+    held = answer.certified.certified
+    assert (classes == answer.certified.classes)[held].all()
+    values = run.train.x[:, age.start]
+    inside = np.array(x)
+    inside[:, age.start] = values.mean()
+    changed = nominal_classes(run.network, run.theta, inside) != classes
+    assert changed.any()
+    assert not held[changed].any()
+
+
 def test_fairness_decides_some_rows_and_shows_where_it_fails() -> None:
     run = survey_run()
     verdicts = [v for name in ("mood", "age", "income") for v in fair(run, run.data.test.x, name).verdicts]  # type: ignore[union-attr]

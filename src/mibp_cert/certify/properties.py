@@ -66,7 +66,8 @@ class Fairness:
 def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None = None) -> Fairness:
     """Is the class of each row the same whatever value a protected column takes, for every model of the set?
 
-    A categorical column takes each of its categories, a numeric one every number between its smallest and largest training value.
+    A categorical column takes each of its categories, a numeric one every number between its smallest and largest training value
+    (and the row's own).
     """
     rows = _rows(run, x)
     if run.train.targets is not None:
@@ -82,7 +83,10 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
             variants.append(Inputs(changed))
     else:
         values = run.train.x[:, protected.start]
-        variants.append(Inputs(rows, _span(data, protected.start, float(values.min()), float(values.max()))))
+        own = rows[:, protected.start]
+        variants.append(
+            Inputs(rows, _span(data, protected.start, np.minimum(own, values.min()), np.maximum(own, values.max())))
+        )
     method = method or run.prediction
     answers = [predict(run.network, run.bounds, inputs, method, run.solver) for inputs in variants]
     first = answers[0]
@@ -230,11 +234,11 @@ def _table(run: CertifiedRun, rows: Array) -> Dataset:
     return Dataset.of(rows, [run.train.classes[0]] * len(rows), run.train.classes, run.train.columns)
 
 
-def _span(data: Dataset, feature: int, low: float, high: float) -> ProductSet:
+def _span(data: Dataset, feature: int, low: Array | float, high: Array | float) -> ProductSet:
     """All datasets in which one feature takes any value in `[low, high]`, row by row."""
     n = len(data)
     place = np.arange(n, dtype=np.intp) * data.features + feature
-    ends = np.full(n, low), np.full(n, high)
+    ends = np.zeros(n) + low, np.zeros(n) + high
     part = Part(
         "box",
         "x",
