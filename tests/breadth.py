@@ -100,6 +100,7 @@ OPTIMISERS: dict[str, tuple[SGD, str]] = {
     "momentum": (SGD(0.3, momentum=0.9), "constant"),
     "decay": (SGD(0.3, weight_decay=0.1), "constant"),
     "decay beyond one": (SGD(0.5, weight_decay=3.0), "constant"),
+    "decay that cancels": (SGD(0.5, weight_decay=2.0), "constant"),
     "momentum and decay": (SGD(0.3, momentum=0.5, weight_decay=1.0), "constant"),
     "clipping": (SGD(0.3, clip=0.05), "constant"),
     "clipping and momentum": (SGD(0.3, momentum=0.7, clip=0.1, weight_decay=0.01), "constant"),

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.engines import concrete
+from mibp_cert.engines.base import Box
 from mibp_cert.graph import Graph, parse_spec
 from mibp_cert.nets import Step
+from mibp_cert.threats import ThreatSet
 
 mp = mpmath.MPContext()
 mp.dps = 60
@@ -164,3 +166,13 @@ def search_extremes(
                 current[name] = np.where(better.reshape(-1, *[1] * low[name].ndim), chosen, current[name])
         results.append(sign * best.reshape(-1, starts).max(axis=1))
     return results[0], results[1]
+
+
+def search_step(
+    step: Step, box: Box, threat: ThreatSet, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`search_extremes` of a training step over a box of states and the hull of the data."""
+    hull, unflatten = threat.hull(), step.layout.unflatten
+    low = {**unflatten(box.lower), "x": hull.x_low[step.rows], "y": hull.y_low[step.rows]}
+    high = {**unflatten(box.upper), "x": hull.x_high[step.rows], "y": hull.y_high[step.rows]}
+    return search_extremes(step.graph, low, high, np.random.default_rng(seed))

@@ -24,7 +24,7 @@ from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.nets import SGD, Linear, Network, Tanh, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool
 from mibp_cert.threats import Budget, LInf
-from oracles import digits, rational, search_extremes, train_rational
+from oracles import digits, rational, search_step, train_rational
 
 ENGINES = {"interval": IntervalEngine, "crown": CrownEngine, "relational": RelationalEngine}
 
@@ -179,13 +179,7 @@ def test_exact_bounds_of_one_step_are_reached(name: str, pool: WorkerPool) -> No
     (step,), threat = p.steps(), p.threat(0.1)
     box = Box(p.begin - 0.05, p.begin + 0.05)
     after, report = MibpEngine(SolverSettings(gap=0.02, seconds_per_step=60.0), pool=pool).advance(box, step, threat)
-    hull, unflatten = threat.hull(), step.layout.unflatten
-    low, high = search_extremes(
-        step.graph,
-        {**unflatten(box.lower), "x": hull.x_low[step.rows], "y": hull.y_low[step.rows]},
-        {**unflatten(box.upper), "x": hull.x_high[step.rows], "y": hull.y_high[step.rows]},
-        np.random.default_rng(0),
-    )
+    low, high = search_step(step, box, threat)
     assert (after.lower <= low).all()
     assert (high <= after.upper).all()
     assert report.fallbacks == 0

@@ -27,7 +27,7 @@ from mibp_cert.graph.smooth import SMOOTH
 from mibp_cert.nets import SGD, Layout, Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool
 from mibp_cert.threats import Budget, LabelFlips, LInf
-from oracles import search_extremes
+from oracles import search_step
 
 
 def _escapes(engine: Engine, name: str, eps: float) -> bool:
@@ -204,13 +204,7 @@ def test_an_encoded_line_without_its_band_is_noticed(pool: WorkerPool, monkeypat
     p = problem("linear", steps=1, rows=2)
     (step,), threat = p.steps(), p.threat(1.5)
     box = Box(p.begin - 1.0, p.begin + 1.0)
-    hull, unflatten = threat.hull(), step.layout.unflatten
-    low, high = search_extremes(
-        step.graph,
-        {**unflatten(box.lower), "x": hull.x_low[step.rows], "y": hull.y_low[step.rows]},
-        {**unflatten(box.upper), "x": hull.x_high[step.rows], "y": hull.y_high[step.rows]},
-        np.random.default_rng(0),
-    )
+    low, high = search_step(step, box, threat)
 
     def outside() -> bool:
         settings = SolverSettings(seconds_per_step=20.0)

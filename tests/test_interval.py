@@ -37,10 +37,29 @@ def test_sums_are_bracketed_by_neighbouring_floats(a: float, b: float) -> None:
 @given(moderate, st.fractions(-10, 10, max_denominator=997))
 def test_scaling_by_a_rational_is_enclosed(a: float, factor: Fraction) -> None:
     for size in (abs(factor), abs(factor) + 1):
-        low, high = (float(f(np.array([a]), Factor(factor, size))[0]) for f in (scale_down, scale_up))
+        one = np.array([a])
+        low, high = (float(f(one, Factor(factor, size), np.abs(one))[0]) for f in (scale_down, scale_up))
         assert Fraction(low) <= factor * Fraction(a) <= Fraction(high)
         if a != 0 and abs(factor * Fraction(a)) > Fraction(1, 10**290):
             assert Fraction(high) - Fraction(low) >= 2 * size * abs(Fraction(a)) / 2**53 or size == 1 == abs(factor)
+
+
+def test_a_factor_whose_parts_cancel_rounds_relative_to_every_operand() -> None:
+    """`θ − λκθ` with `λκ` near 1: a run rounds relative to θ, wherever θ lies in its interval; wider stays wider."""
+    rng = np.random.default_rng(0)
+    low = rng.normal(size=2000)
+    high = low + rng.random(2000)
+    for rate, decay in ((0.5, 2.0), (0.1, 10.0), (0.3, 1 / 0.3), (0.7, 1.42)):
+        value, size = 1 - Fraction(rate) * Fraction(decay), 1 + Fraction(rate) * Fraction(decay)
+        g = GraphBuilder()
+        graph = g.finish({"out": g.scale(g.input("a", (2000,)), value, size)})
+        box = enclose(graph, {"a": Interval(low, high)})["out"]
+        for share in (0.0, 0.3, 0.9, 1.0):
+            theta = np.clip(low + share * (high - low), low, high)
+            run = theta - rate * (decay * theta)
+            assert ((box.low <= run) & (run <= box.high)).all()
+            point = enclose(graph, {"a": Interval.point(theta)})["out"]
+            assert ((box.low <= point.low) & (point.high <= box.high)).all()
 
 
 def test_sums_with_overflowing_intermediates_are_bracketed() -> None:

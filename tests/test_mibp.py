@@ -23,7 +23,7 @@ from mibp_cert.engines.rounding import Interval
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Bound, Objective, Program, Scip, Status, WorkerPool, failed
 from mibp_cert.threats import LInf, ThreatSet
-from oracles import rational, search_extremes, train_rational
+from oracles import rational, search_step, train_rational
 
 TIGHT = SolverSettings(gap=1e-4)
 
@@ -32,13 +32,6 @@ def _advance(
     pool: WorkerPool, box: Box, step: Step, threat: ThreatSet, settings: SolverSettings = TIGHT
 ) -> tuple[Box, Any]:
     return MibpEngine(settings, pool=pool).advance(box, step, threat)
-
-
-def _search(step: Step, box: Box, threat: ThreatSet, seed: int = 0) -> tuple[Any, Any]:
-    hull, unflatten = threat.hull(), step.layout.unflatten
-    low = {**unflatten(box.lower), "x": hull.x_low[step.rows], "y": hull.y_low[step.rows]}
-    high = {**unflatten(box.upper), "x": hull.x_high[step.rows], "y": hull.y_high[step.rows]}
-    return search_extremes(step.graph, low, high, np.random.default_rng(seed))
 
 
 @pytest.fixture
@@ -97,7 +90,7 @@ def test_proven_bounds_are_never_inside_and_tight(sizes: list[int], classes: int
     # Bounds are moved outward by 1e-6 of the pre-analysis: an output that hardly moves is judged by that.
     settings = SolverSettings(gap=5e-3, floor=1e-4)
     after, report = _advance(pool, box, step, threat, settings)
-    low, high = _search(step, box, threat, seed)
+    low, high = search_step(step, box, threat, seed)
     assert (after.lower <= low).all()
     assert (high <= after.upper).all()
     assert report.fallbacks == 0
@@ -232,7 +225,7 @@ def test_a_solve_stopped_after_one_node_is_sound(pool: WorkerPool) -> None:
     box, threat = Box(theta - 0.1, theta + 0.1), LInf(0.2).bind(data)
     limited = SolverSettings(gap=1e-3, nodes_per_program=1)
     loose, report = _advance(pool, box, step, threat, limited)
-    low, high = _search(step, box, threat)
+    low, high = search_step(step, box, threat)
     assert (loose.lower <= low).all()
     assert (high <= loose.upper).all()
     assert report.gap.max() > limited.gap  # the stop was felt, and the honest gap says so
@@ -255,7 +248,7 @@ def test_a_budget_of_zero_gives_the_pre_analysis_and_counts_it(settings: SolverS
     loose, report = _advance(pool, box, step, threat, settings)
     assert report.fallbacks > 0
     assert loose.within(IntervalEngine().advance(box, step, threat)[0])
-    low, high = _search(step, box, threat)
+    low, high = search_step(step, box, threat)
     assert (loose.lower <= low).all()
     assert (high <= loose.upper).all()
 

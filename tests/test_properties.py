@@ -42,6 +42,11 @@ def survey_run(hidden: bool = False) -> CertifiedRun:
     return certify_training(network, Split("survey", *parts), threat, training, solver=settings)
 
 
+def _test(run: CertifiedRun) -> Dataset:
+    assert isinstance(run.data, Split)
+    return run.data.test
+
+
 def _models(run: CertifiedRun, count: int = 30) -> Any:
     """Models really trained on members of the run's threat."""
     assert run.attack is not None
@@ -51,7 +56,7 @@ def _models(run: CertifiedRun, count: int = 30) -> Any:
 @pytest.mark.parametrize(("method", "hidden"), CASES)
 def test_a_fair_class_is_the_same_for_every_value_and_every_model(method: str, hidden: bool) -> None:
     run = survey_run(hidden)
-    x = run.data.test.x  # type: ignore[union-attr]
+    x = _test(run).x
     for name in ("mood", "age"):
         answer = fair(run, x, name, method)
         column = run.train.columns[run.train.column(name)]
@@ -74,7 +79,7 @@ def test_a_fair_class_is_the_same_for_every_value_and_every_model(method: str, h
 def test_a_row_outside_of_the_training_range_counts_with_its_own_value() -> None:
     run = survey_run()
     age = run.train.columns[run.train.column("age")]
-    x = np.array(run.data.test.x)  # type: ignore[union-attr]
+    x = np.array(_test(run).x)
     x[:, age.start] = 1000.0
     classes = nominal_classes(run.network, run.theta, x)
     answer = fair(run, x, "age")
@@ -90,7 +95,7 @@ def test_a_row_outside_of_the_training_range_counts_with_its_own_value() -> None
 
 def test_fairness_decides_some_rows_and_shows_where_it_fails() -> None:
     run = survey_run()
-    verdicts = [v for name in ("mood", "age", "income") for v in fair(run, run.data.test.x, name).verdicts]  # type: ignore[union-attr]
+    verdicts = [v for name in ("mood", "age", "income") for v in fair(run, _test(run).x, name).verdicts]
     assert Verdict.HOLDS in verdicts
     assert Verdict.FAILS in verdicts
 
@@ -98,7 +103,7 @@ def test_fairness_decides_some_rows_and_shows_where_it_fails() -> None:
 @pytest.mark.parametrize(("method", "hidden"), CASES)
 def test_a_monotone_output_never_falls_for_any_model(method: str, hidden: bool) -> None:
     run = survey_run(hidden)
-    x = run.data.test.x  # type: ignore[union-attr]
+    x = _test(run).x
     seen = set()
     for name in ("age", "income"):
         column = run.train.columns[run.train.column(name)]
@@ -135,7 +140,7 @@ def _condition(number: int) -> Any:
 @pytest.mark.parametrize("method", METHODS)
 def test_conditions_are_decided_as_every_model_says(method: str) -> None:
     run = survey_run()
-    x = run.data.test.x[:3]  # type: ignore[union-attr]
+    x = _test(run).x[:3]
     verdicts = [holds(run, _condition(i), x, method) for i in range(6)]
     assert verdicts[0] is verdicts[2] is verdicts[3] is Verdict.HOLDS
     assert verdicts[4] is Verdict.FAILS
@@ -147,7 +152,7 @@ def test_conditions_are_decided_as_every_model_says(method: str) -> None:
 def test_the_exact_check_does_not_prove_what_a_model_breaks() -> None:
     """Conditions cut through the middle of what models really do."""
     run = survey_run()
-    x = run.data.test.x[:3]  # type: ignore[union-attr]
+    x = _test(run).x[:3]
     lead = np.array([nominal_outputs(run.network, t, x) @ [-1.0, 1.0] for t in _models(run, 200)])
     for row in range(1):
         low, high = lead[:, row].min(), lead[:, row].max()
@@ -223,7 +228,7 @@ def test_joint_flips_are_exact_on_finite_threats_and_fewer_than_single_ones(case
         y = np.array(data.one_hot)
         y[list(rows)] = 1.0 - y[list(rows)]
         theta = concrete.train(steps, begin, data.x, y)
-        flips.append(int((nominal_classes(run.network, theta, run.data.test.x) != run.nominal).sum()))  # type: ignore[union-attr]
+        flips.append(int((nominal_classes(run.network, theta, _test(run).x) != run.nominal).sum()))
     assert found.exact
     assert found.reached == found.proven == max(flips)
     assert 0 < found.proven < found.single
@@ -270,7 +275,7 @@ def test_questions_are_answered_together_and_in_words() -> None:
     asked = Questions(margin=0.1, protected=("mood",), rising=("age",), falling=("income",), collective=True)
     answers = asked.ask(run)
     assert set(answers) == {"margin", "protected", "output", "rising", "falling", "collective"}
-    assert sum(answers["protected"]["mood"].values()) == len(run.data.test)  # type: ignore[union-attr]
+    assert sum(answers["protected"]["mood"].values()) == len(_test(run))
     text = "\n".join(describe(answers))
     for words in ("Margin of at least 0.1", "Same class whatever 'mood' is", "only rises with 'age'", "Flips at once"):
         assert words in text

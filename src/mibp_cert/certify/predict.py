@@ -8,6 +8,7 @@ class at the centre of the set can be certified, so only its margins are bounded
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,14 +124,9 @@ def predict_ranges(
     low, high = np.where(usable, found.low, -np.inf), np.where(usable, found.high, np.inf)
     report = StepReport()
     if method == "exact" and usable.all():
-        settings = settings or SolverSettings()
-        owned = WorkerPool(settings.jobs) if pool is None else pool
-        try:
-            every = np.arange(low.size, dtype=np.intp)
+        settings, every = settings or SolverSettings(), np.arange(low.size, dtype=np.intp)
+        with _workers(settings, pool) as owned:
             proven, report = solve(network.forward_graph, network.layout, box, inputs, settings, owned, elements=every)
-        finally:
-            if pool is None:
-                owned.close()
         low = np.maximum(low, proven.lower.reshape(low.shape))
         high = np.minimum(high, proven.upper.reshape(high.shape))
     return Ranges(Interval(low, high), method, report)
@@ -159,17 +155,17 @@ def predict(
     usable = bool(Interval(box.lower, box.upper).sound.all())
     undecided = np.flatnonzero(~_enough(least, margin))
     if method == "exact" and len(undecided) and usable:
-        owned = WorkerPool((settings or SolverSettings()).jobs) if pool is None else pool
-        try:
-            refined, report = _exact_margins(
-                network, box, inputs, pairs, relevant, undecided, settings or SolverSettings(), owned, margin
-            )
-        finally:
-            if pool is None:
-                owned.close()
+        settings = settings or SolverSettings()
+        with _workers(settings, pool) as owned:
+            refined, report = _exact_margins(network, box, inputs, pairs, relevant, undecided, settings, owned, margin)
         least[undecided] = np.maximum(least[undecided], refined[undecided])
     decided = _enough(least, margin) & np.isfinite(least) if usable else np.zeros(len(centre), dtype=bool)
     return Predictions(np.where(decided, centre, ABSTAIN).astype(np.intp), centre, least, method, report)
+
+
+def _workers(settings: SolverSettings, pool: WorkerPool | None) -> AbstractContextManager[WorkerPool]:
+    """The caller's workers, left open, or new ones for this question alone."""
+    return WorkerPool(settings.jobs) if pool is None else nullcontext(pool)
 
 
 def _enough(least: Array, margin: float) -> NDArray[np.bool_]:

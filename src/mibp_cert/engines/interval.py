@@ -34,7 +34,8 @@ def _add(node: Node, a: Interval, b: Interval) -> Interval:
 
 def _scale(node: Node, a: Interval) -> Interval:
     first, last = (a.low, a.high) if node.attribute.value >= 0 else (a.high, a.low)
-    return Interval(scale_down(first, node.attribute), scale_up(last, node.attribute))
+    largest = np.maximum(np.abs(a.low), np.abs(a.high))
+    return Interval(scale_down(first, node.attribute, largest), scale_up(last, node.attribute, largest))
 
 
 def _contract(node: Node, a: Interval, b: Interval) -> Interval:

@@ -45,22 +45,27 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     return total, np.where(np.isfinite(error), error, np.nan)
 
 
-def scale_down(a: Array, factor: Factor) -> Array:
+def scale_down(a: Array, factor: Factor, largest: Array) -> Array:
     """A float not above the real `factor · a`; exact for `a = 0` and for `factor = ±1`.
 
     Allows for the rounding of the factor itself, of the product, and of a training run that divides and multiplies by
-    the factor's parts one after the other, or sums them up (eight roundings of `u` each, relative to the factor's size).
+    the factor's parts one after the other, or sums them up: eight roundings of `u` each, relative to the factor's size. Where
+    the parts cancel, what they round is relative to the operand at hand, not to the end `a` of its interval; `largest` bounds
+    its absolute value.
     """
     product = float(factor.value) * a
     if factor.exact:
         return product
-    slip = 8.0 * UNIT * (float(factor.size) * (1.0 + 2.0 * UNIT) * np.abs(a))
-    return np.where(a == 0.0, 0.0, np.nextafter(product - slip, -np.inf))
+    up = 1.0 + 4.0 * UNIT
+    slip = 8.0 * UNIT * up * (float(abs(factor.value)) * np.abs(a))
+    if factor.size > abs(factor.value):
+        slip = slip + 8.0 * UNIT * up * (float(factor.size) * largest)
+    return np.where((a == 0.0) & (slip == 0.0), 0.0, np.nextafter(product - slip, -np.inf))
 
 
-def scale_up(a: Array, factor: Factor) -> Array:
+def scale_up(a: Array, factor: Factor, largest: Array) -> Array:
     """A float not below the real `factor · a`; see `scale_down`."""
-    return -scale_down(-a, factor)
+    return -scale_down(-a, factor, largest)
 
 
 def sum_error(magnitude: Array, n: int, underflow: Array | bool) -> Array:
