@@ -29,11 +29,15 @@ ABSTAIN = -1
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Certified class numbers (−1: abstain), the class at the centre of the set, and a proven lower bound of its margin."""
+    """Certified class numbers (−1: abstain), the class `u` at the centre of the set, and proven bounds of its margin
+    `min_v o_u − o_v` over every model of the set."""
 
     classes: NDArray[np.intp]
     centre: NDArray[np.intp]
     margin: Array
+    """Proven lower bound of the margin: a class is certified where it is above 0."""
+    margin_high: Array
+    """Proven upper bound of the margin: below 0, the class at the centre is given by no model."""
     method: str
     report: StepReport
 
@@ -100,7 +104,9 @@ def abstain(network: Network, theta: Array, x: Array, method: str) -> Prediction
     """Nothing is known: every point abstains; the classes beside it are those of the model `theta`."""
     n = len(x)
     nothing = np.full(n, ABSTAIN, dtype=np.intp)
-    return Predictions(nothing, nominal_classes(network, theta, x), np.full(n, -np.inf), method, StepReport())
+    return Predictions(
+        nothing, nominal_classes(network, theta, x), np.full(n, -np.inf), np.full(n, np.inf), method, StepReport()
+    )
 
 
 def unknown_ranges(network: Network, x: Array, method: str) -> Ranges:
@@ -151,6 +157,7 @@ def predict(
     relevant = speaks_for[None, :] == centre[:, None]
     enclosure = enclose(lambda n: network.margin_graph(n, pairs), network.layout, box, inputs, method)
     least = np.where(relevant, np.where(enclosure.sound, enclosure.low, -np.inf), np.inf).min(axis=1)
+    most = np.where(relevant, np.where(enclosure.sound, enclosure.high, np.inf), np.inf).min(axis=1)
     report = StepReport()
     usable = bool(Interval(box.lower, box.upper).sound.all())
     undecided = np.flatnonzero(~_enough(least, margin))
@@ -160,7 +167,8 @@ def predict(
             refined, report = _exact_margins(network, box, inputs, pairs, relevant, undecided, settings, owned, margin)
         least[undecided] = np.maximum(least[undecided], refined[undecided])
     decided = _enough(least, margin) & np.isfinite(least) if usable else np.zeros(len(centre), dtype=bool)
-    return Predictions(np.where(decided, centre, ABSTAIN).astype(np.intp), centre, least, method, report)
+    least, most = (least, most) if usable else (np.full(len(centre), -np.inf), np.full(len(centre), np.inf))
+    return Predictions(np.where(decided, centre, ABSTAIN).astype(np.intp), centre, least, most, method, report)
 
 
 def _workers(settings: SolverSettings, pool: WorkerPool | None) -> AbstractContextManager[WorkerPool]:

@@ -93,8 +93,9 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
     # One class for all values: certified for each, and the same.
     same = np.all([a.classes == first.classes for a in answers], axis=0) & first.certified
     margin = np.min([a.margin for a in answers], axis=0)
+    margin_high = np.max([a.margin_high for a in answers], axis=0)
     classes = np.where(same, first.classes, ABSTAIN).astype(np.intp)
-    certified = Predictions(classes, first.centre, margin, method, first.report)
+    certified = Predictions(classes, first.centre, margin, margin_high, method, first.report)
     return Fairness(certified, _changes(run, rows, protected.start, protected.stop, variants))
 
 

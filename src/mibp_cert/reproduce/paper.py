@@ -127,7 +127,7 @@ BREAST_CANCER = Table(
     "breast-cancer",
     _eps({0.0: (95.0, 95.0), 0.001: (83.0, 94.0), 0.01: (38.0, 51.0)}),
     epochs=3,
-    entropy_rates=(0.1, 0.05, 0.2),
+    entropy_rates=(1.0, 2.0, 0.3),
     batch_size=100,
     batch_mode="subsample",
     per_step=True,
