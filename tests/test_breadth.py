@@ -10,7 +10,9 @@ import pytest
 import torch_oracle
 from breadth import NAMES, Problem, problem
 from conftest import small_data
-from mibp_cert.certify import Training, certify_training
+from mibp_cert.certify import Inputs, Training, certify_training
+from mibp_cert.certify.bounds import enclose
+from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.certify.train import explain_support
 from mibp_cert.data import two_moons
 from mibp_cert.engines import concrete
@@ -153,6 +155,24 @@ def test_velocity_is_correlated_with_the_parameters() -> None:
             box, _ = engine.advance(box, step, LInf(0.02).bind(data))
         radius[engine.name] = float(box.radius.max())
     assert radius["relational"] < 0.05 < 10.0 < radius["interval"]
+
+
+@pytest.mark.parametrize("name", ["momentum", "momentum and decay", "relu, two logits"])
+def test_parameters_without_their_velocities_are_still_explained_by_the_noise(name: str) -> None:
+    """What predictions are made from: the parameters' own rows of the set, for known noise and for outputs of trained models."""
+    p = problem(name)
+    size, rng, threat = p.network.layout.size, np.random.default_rng(0), p.threat(0.1)
+    state = _bounds(RelationalEngine(), p, threat)[-1].first(size)
+    assert isinstance(state, RelationalSet)
+    noise, x = threat.noise(), rng.normal(size=(6, p.network.features))
+    radius = noise.x_linear.max(axis=1).toarray().reshape(p.data.x.shape)
+    outputs = enclose(p.network.forward_graph, p.network.layout, state, Inputs(x), "relational")
+    for data, labels in _members(threat, state, rng, 30):
+        theta = concrete.train(p.steps(), p.begin, data, labels)[:size]
+        epsilon = ((data - noise.x_centre) / radius).ravel()
+        assert (np.abs(state.residual(theta, epsilon)) <= state.cover() + 1e-12).all()
+        true = nominal_outputs(p.network, theta, x)
+        assert ((outputs.low <= true) & (true <= outputs.high)).all()
 
 
 EXACT = ["linear", "relu, two logits", "relu, three logits", "squared hinge, one logit", "tanh", "leaky", "convolution"]

@@ -22,7 +22,7 @@ from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import bound_graph, declare_training
 from mibp_cert.engines.relational import RelationalEngine, data_forms
 from mibp_cert.engines.rounding import Interval
-from mibp_cert.graph import GraphBuilder
+from mibp_cert.graph import GraphBuilder, interpret
 from mibp_cert.graph.smooth import SMOOTH
 from mibp_cert.nets import SGD, Layout, Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool
@@ -182,6 +182,53 @@ def _form_escapes(name: str, threat: Any, rows: int = 4) -> bool:
         if (left > room + 1e-12).any():
             return True
     return False
+
+
+GATHERED: dict[str, Callable[[GraphBuilder, int], int]] = {
+    "data": lambda g, x: x,
+    "smooth": lambda g, x: g.smooth(x, "tanh"),
+    "relu": lambda g, x: g.relu(x),
+    "gate": lambda g, x: g.step(x, closed=False),
+    "product": lambda g, x: g.multiply(x, g.smooth(x, "sigmoid")),
+}
+
+
+@pytest.mark.parametrize("kind", GATHERED)
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("threat", [LInf(0.6), Budget(LInf(0.3), rows=1), Budget(LInf(0.6), rows=2)])
+def test_gathered_forms_cover_known_noise(threat: Any, axis: int, kind: str) -> None:
+    """Picked values, zeros outside of them, and sums of them: noise, gates and what belongs to dirty rows are picked as well."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 3))
+    bound = threat.bind(Dataset.of(x, np.arange(4) % 2, (0, 1)))
+    noise = bound.noise()
+    g = GraphBuilder()
+    before = GATHERED[kind](g, g.input("x", x.shape))
+    picked = g.gather(before, [[2, -1, 0], [1, 2, -1]], axis)
+    graph = g.finish({"before": before, "picked": picked, "total": g.sum(picked, (axis,))})
+    symbols = Symbols(noise.blocks, noise.symbols)
+    inputs = data_forms(symbols, noise, Step(graph, np.arange(4), Layout((), ())), bound)
+    rules = AffineRules(symbols)
+    values = interpret(graph, dict.fromkeys(rules.table, rules.apply), inputs, engine="relational")
+    forms = {name: values[number].tighten() for name, number in graph.outputs.items()}
+    members = [row for block in symbols.budgets for row in block.members.tolist()]
+    for i in range(60):
+        epsilon = np.zeros(noise.symbols)
+        for block in noise.blocks:
+            epsilon[block.symbols] = block.sample(rng, extreme=i % 2 == 0)
+        data = noise.x_centre + (noise.x_linear @ epsilon).reshape(x.shape)
+        dirty = np.isin(members, np.flatnonzero(np.abs(data - x).max(axis=1) > 0))
+        for name, true in concrete.evaluate(graph, {"x": data}).items():
+            form, linear = forms[name], forms[name].dense()
+            assert ((form.range.low - 1e-12 <= true) & (true <= form.range.high + 1e-12)).all()
+            left, room = true - form.centre, form.slack.copy()
+            if linear is not None:
+                known = linear[..., : noise.symbols]
+                left = left - known @ epsilon[: known.shape[-1]]
+                room = room + np.abs(linear[..., noise.symbols :]).sum(axis=-1)
+            if form.rows is not None:
+                room = room + form.rows[..., dirty].sum(axis=-1)
+            assert (np.abs(left) <= room + 1e-12).all(), name
 
 
 @pytest.mark.parametrize("name", sorted(SMOOTH))

@@ -10,18 +10,18 @@ import pytest
 
 from cases import survey
 from mibp_cert.certify import ABSTAIN, AttackSettings, Inputs, Training, certify_training, predict
-from mibp_cert.certify.bounds import enclose
+from mibp_cert.certify.bounds import enclose, relational_form
 from mibp_cert.certify.predict import margin_pairs, nominal_classes, nominal_outputs
 from mibp_cert.data import Split, two_moons
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.relational import RelationalEngine
+from mibp_cert.engines.relational import RelationalEngine, RelationalSet
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.nets import SGD, Linear, Network, Sigmoid, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool
-from mibp_cert.threats import L2, AnyCategory, Budget, LInf, Monotone, Shift
+from mibp_cert.threats import L2, AnyCategory, Budget, LInf, Monotone, Noise, Shift, Threat
 
 THREATS = {
     "noise": LInf(0.3),
@@ -73,6 +73,63 @@ def test_no_model_and_no_input_contradicts_a_certified_class(name: str, method: 
                 classes = nominal_classes(network, theta, x)
                 assert (classes == answer.classes)[answer.certified].all()
     assert decided > 0
+
+
+def _point(noise: Noise, rng: np.random.Generator, extreme: bool) -> Any:
+    """Some values of the symbols of a noise."""
+    epsilon = np.zeros(noise.symbols)
+    for block in noise.blocks:
+        epsilon[block.symbols] = block.sample(rng, extreme)
+    return epsilon
+
+
+def _least(noise: Noise, slope: Any) -> Any:
+    """The values of the symbols of a noise at which `slope·ε` is smallest."""
+    epsilon = np.zeros(noise.symbols)
+    for block in noise.blocks:
+        epsilon[block.symbols] = block.minimiser(slope[block.symbols])
+    return epsilon
+
+
+@pytest.mark.parametrize("name", THREATS)
+@pytest.mark.parametrize("training", [LInf(0.05), Budget(LInf(0.05), rows=1)], ids=["noise", "budget"])
+def test_the_noise_of_the_data_and_that_of_the_inputs_are_told_apart(training: Threat, name: str) -> None:
+    """Models `c + G·ε` of known noise on inputs of known noise: the linear part explains their margins up to its rest, and
+    both noises at their worst, each by its own slope, stay inside the bounds."""
+    data, test = survey(4, 0, missing=False), survey(3, 1, missing=False)
+    network = Network((Linear(data.features, 2), Sigmoid(), Linear(2, 2)), data.features)
+    rng, known = np.random.default_rng(0), training.bind(data).noise()
+    inputs = Inputs(test.x, THREATS[name].bind(test))
+    assert inputs.members is not None
+    own, theta = inputs.members.noise(), network.initialise(0)
+    linear = 0.02 * rng.normal(size=(len(theta), known.symbols))
+    reach = 1.001 * np.abs(linear).sum(axis=1)
+    state = RelationalSet(theta - reach, theta + reach, theta, linear, np.zeros(len(theta)), known)
+    pairs, _ = margin_pairs(network)
+    bounds, part = relational_form(partial(network.margin_graph, first=pairs), network.layout, state, inputs)
+
+    def margins(data_noise: Any, input_noise: Any) -> Any:
+        x = own.x_centre + (own.x_linear @ input_noise).reshape(test.x.shape)
+        return nominal_outputs(network, theta + linear @ data_noise, x) @ pairs.T
+
+    def check(data_noise: Any, input_noise: Any) -> None:
+        true = margins(data_noise, input_noise)
+        assert ((bounds.low - 1e-12 <= true) & (true <= bounds.high + 1e-12)).all()
+        left = true - part.centre - part.data @ data_noise - part.inputs @ input_noise
+        assert (np.abs(left) <= part.rest + 1e-12).all()
+
+    for i in range(20):
+        check(_point(known, rng, i % 2 == 0), _point(own, rng, i % 2 == 0))
+    # Slopes by differences, from no code of the bounds.
+    still, small = (np.zeros(known.symbols), np.zeros(own.symbols)), 1e-6
+    middle = margins(*still)
+    slopes = [(margins(small * e, still[1]) - middle) / small for e in np.eye(known.symbols)]
+    moves = [(margins(still[0], small * e) - middle) / small for e in np.eye(own.symbols)]
+    for row, pair in np.ndindex(middle.shape):
+        check(
+            _least(known, np.array([s[row, pair] for s in slopes])),
+            _least(own, np.array([s[row, pair] for s in moves])),
+        )
 
 
 def test_noise_on_inputs_only_takes_certificates_away_and_exact_is_the_tightest(pool: WorkerPool) -> None:

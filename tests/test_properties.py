@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
@@ -11,19 +13,25 @@ import numpy as np
 import pytest
 
 from cases import survey
+from conftest import small_data
 from mibp_cert import LabelFlips, LInf, Network, Training, Verdict, certify_training, collective, fair, holds, monotone
-from mibp_cert.certify import CertifiedRun
+from mibp_cert.certify import CertifiedRun, Inputs, conditions, predict
+from mibp_cert.certify.conditions import Conditions, prove
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.certify.questions import Questions, describe
 from mibp_cert.certify.train import attack_steps
 from mibp_cert.data import Dataset, Split, two_moons
 from mibp_cert.engines import concrete
-from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.relational import RelationalSettings
+from mibp_cert.engines.base import Box
+from mibp_cert.engines.exact import TOLERANCE, SolverSettings
+from mibp_cert.engines.relational import RelationalSet, RelationalSettings
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Linear, ReLU, Tanh
+from mibp_cert.solvers import WorkerPool
 from mibp_cert.threats import AnyCategory, Threat, label_is
 
+collective_module = sys.modules[collective.__module__]
+"""The package's function hides the module of the same name."""
 METHODS = ["interval", "crown", "relational", "exact"]
 CASES = [(method, hidden) for method in METHODS for hidden in (False, True) if not (hidden and method == "exact")]
 """Method and whether the model has a hidden layer; the solver is asked about the smaller model."""
@@ -169,6 +177,84 @@ def test_the_exact_check_does_not_prove_what_a_model_breaks() -> None:
         assert holds(run, either, x, "exact") is Verdict.OPEN
 
 
+@pytest.fixture
+def one_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
+    """The tests' own workers for every question, instead of new ones for each."""
+    for module in (conditions, collective_module):
+        monkeypatch.setattr(module, "WorkerPool", lambda jobs: nullcontext(pool))
+    return pool
+
+
+class _Numbers:
+    """One model in place of `Conditions`: the same words, answered with numbers."""
+
+    def __init__(self, network: Network, theta: Any, x: Any) -> None:
+        self.outputs, self.parameters = nominal_outputs(network, theta, x), network.layout.unflatten(theta)
+
+    def out(self, row: int, output: int) -> float:
+        return float(self.outputs[row, output])
+
+    def parameter(self, name: str, *index: int) -> float:
+        return float(self.parameters[name][index])
+
+
+def _box_of_models(network: Network, radius: float) -> tuple[RelationalSet, Any]:
+    """A box around an initial model, which every method can take, and models in it, its corners among them."""
+    theta, rng = network.initialise(0), np.random.default_rng(0)
+    noise = LInf(0.1).bind(small_data(rng)).noise()
+    box = RelationalSet.around(Box(theta - radius, theta + radius), noise)
+    share = rng.uniform(-1.0, 1.0, (400, len(theta)))
+    share[::2] = np.sign(share[::2])
+    return box, np.clip(theta + radius * share, box.lower, box.upper)
+
+
+PRODUCTS: list[Any] = [
+    lambda m: (m.out(0, 0) - m.out(1, 1)) * (m.out(0, 1) + 1.0),
+    lambda m: -2.0 * m.parameter("0.bias", 0) * m.out(1, 0) + m.out(0, 1),
+    lambda m: (
+        m.out(0, 0) * m.out(0, 0) + 3.0 * (m.parameter("0.weight", 0, 1) * m.parameter("0.bias", 1)) - m.out(1, 0)
+    ),
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("number", range(len(PRODUCTS)))
+@pytest.mark.usefixtures("one_pool")
+def test_conditions_with_products_are_decided_as_every_model_says(number: int, method: str) -> None:
+    """Cuts on both sides of what models reach are decided rightly, and one through the middle of it not at all."""
+    network, x = Network.mlp([2, 2]), np.array([[1.5, -0.5], [-1.0, 2.0]])
+    box, models = _box_of_models(network, 0.03)
+    expression, model = PRODUCTS[number], Conditions(network, models[0], len(x))
+    values = np.array([expression(_Numbers(network, theta, x)) for theta in models])
+    low, high = float(values.min()), float(values.max())
+    width = high - low
+    settings = SolverSettings(jobs=1, seconds_per_program=2.0)
+    for cut, wanted in ((high + 3.0 * width, True), (0.5 * (low + high), None), (low - 3.0 * width, False)):
+        below, above = expression(model) <= cut, expression(model) > cut
+        assert prove(below, model, box, Inputs(x), method, settings) is wanted
+        assert prove(above, model, box, Inputs(x), method, settings) is (None if wanted is None else not wanted)
+
+
+@pytest.mark.usefixtures("one_pool")
+def test_the_exact_check_proves_what_no_range_decides_but_not_within_the_tolerance() -> None:
+    """`o ≤ c + δ` or `o ≥ c − δ`: each can fail, together they cannot; said to hold only if δ is beyond the tolerance."""
+    network, x = Network.mlp([2, 1]), np.array([[1.5, -0.5]])
+    box, models = _box_of_models(network, 0.1)
+    model, settings = Conditions(network, models[0], 1), SolverSettings(jobs=1)
+    outputs = np.array([nominal_outputs(network, theta, x)[0, 0] for theta in models])
+    cut, radius = float(0.5 * (outputs.min() + outputs.max())), 0.1 * (1.5 + 0.5 + 1.0)
+    found = {}
+    for share in (3.0 * TOLERANCE, 1e-3):
+        below, above = model.out(0) <= cut + share * radius, model.out(0) >= cut - share * radius
+        assert outputs.min() < cut - share * radius
+        assert outputs.max() > cut + share * radius
+        assert prove(below | above, model, box, Inputs(x), "interval", settings) is None
+        found[share] = prove(below | above, model, box, Inputs(x), "exact", settings)
+        # Both at once, models on either side break.
+        assert prove(below & above, model, box, Inputs(x), "exact", settings) is None
+    assert found == {3.0 * TOLERANCE: None, 1e-3: True}
+
+
 def test_strict_comparisons_are_not_proven_by_closed_ones() -> None:
     """An output of a final relu is exactly 0 for every model: it is not above 0, and `≤ 0` implies nothing false."""
     data = two_moons(0)
@@ -244,6 +330,28 @@ def test_the_proven_number_of_joint_flips_is_never_below_a_real_one(cases: int) 
     assert exact.reached <= bound.proven <= bound.single
     if cases:
         assert bound.proven < bound.single
+
+
+@pytest.mark.usefixtures("one_pool")
+def test_joint_flips_count_what_no_symbol_of_the_set_explains() -> None:
+    """`o = 0.9 − relu(x + ε)`: the line through the kink alone never falls below 0.15, yet models with `ε > 0.9` flip."""
+    train, x = Dataset.of([[-1.0], [1.0]], [0, 1]), np.array([[0.0], [0.05], [-0.3], [-3.0]])
+    data = Split("kink", train, train, Dataset.of(x, [0, 1, 1, 1]))
+    network = Network((Linear(1, 1), ReLU(), Linear(1, 1)), 1)
+    run = certify_training(network, data, LInf(0.1), Training(epochs=1), attacked=False)
+    # In turn: weight 1, bias ε, weight −1, bias 0.9.
+    theta, noise = np.array([1.0, 0.0, -1.0, 0.9]), LInf(0.1).bind(train).noise()
+    linear = np.zeros((4, noise.symbols))
+    linear[1, 0] = 1.0
+    reach = np.abs(linear).sum(axis=1)
+    state = RelationalSet(theta - reach, theta + reach, theta, linear, np.zeros(4), noise)
+    nominal = nominal_classes(network, theta, x)
+    answer = predict(network, state, Inputs(x), "relational")
+    found = collective(replace(run, theta=theta, bounds=state, test=answer, nominal=nominal, attack=None))
+    models = [theta + linear[:, 0] * epsilon for epsilon in np.linspace(-1.0, 1.0, 41)]
+    flips = max(int((nominal_classes(network, one, x) != nominal).sum()) for one in models)
+    assert flips == 2
+    assert flips <= found.proven <= found.single
 
 
 def test_noise_flips_fewer_at_once_than_one_by_one() -> None:

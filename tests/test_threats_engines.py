@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from breadth import problem
 from cases import THREATS, bound, random_threat, survey
 from conftest import small_step
 from mibp_cert.data import Dataset
@@ -239,6 +240,52 @@ def test_a_row_budget_holds_across_batches_and_epochs(engine: RelationalEngine, 
     assert few.radius.mean() < wide.radius.mean()
     if engine is not JOINT:
         assert few.radius.mean() < 0.6 * wide.radius.mean()
+
+
+@pytest.mark.parametrize("name", ["relu, three logits", "strides and padding", "pooling", "two convolutions"])
+@pytest.mark.parametrize("most", [1, 2])
+def test_known_noise_explains_poisoned_models_where_values_are_gathered(name: str, most: int) -> None:
+    """Shares of several classes, convolutions and pooling pick values: what belongs to a dirty row must go with them."""
+    for seed in range(3):
+        p = problem(name, seed, steps=2, rows=4)
+        threat, rng = Budget(LInf(0.5), rows=most).bind(p.data), np.random.default_rng(seed)
+        noise, begin = threat.noise(), p.begin
+        paths = []
+        for _ in range(40):
+            epsilon = np.zeros(noise.symbols)
+            for block in noise.blocks:
+                epsilon[block.symbols] = block.sample(rng, extreme=True)
+            paths.append((begin, epsilon, noise.x_centre + (noise.x_linear @ epsilon).reshape(p.data.x.shape)))
+        state: Box = Box.point(begin)
+        for step in p.steps():
+            state, _ = JOINT.advance(state, step, threat)
+            assert isinstance(state, RelationalSet)
+            labels = p.data.one_hot[step.rows]
+            paths = [(concrete.train_step(step, t, x[step.rows], labels), e, x) for t, e, x in paths]
+            for t, epsilon, _ in paths:
+                left = np.abs(state.residual(t, epsilon))
+                assert (left <= state.cover() * (1 + 1e-12)).all(), "the known noise does not explain a model"
+                assert ((state.lower - 1e-12 <= t) & (t <= state.upper + 1e-12)).all()
+
+
+def test_two_budgets_are_spent_on_different_rows() -> None:
+    """One row of wrong features and another with a wrong label: both at once in every engine."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        data, eps = Dataset.of(rng.normal(size=(5, 2)), np.arange(5) % 2), 0.3
+        threat = (Budget(LInf(eps), rows=1) & LabelFlips(1)).bind(data)
+        network, step = small_step(data, [1] if seed % 2 else [2, 2], rate=0.5)
+        theta = network.initialise(seed)
+        datasets = []
+        for x, y in poisonings(data, eps, 1):
+            for row in range(len(data)):
+                flipped = np.array(y)
+                flipped[row] = 1.0 - flipped[row]
+                datasets.append((x, flipped))
+        truth = brute_force(threat, step, theta, datasets)
+        for engine in (IntervalEngine(), CrownEngine(), RelationalEngine(), JOINT):
+            box, _ = engine.advance(Box.point(theta), step, threat)
+            assert truth.within(box), engine.name
 
 
 def _one_short(monkeypatch: pytest.MonkeyPatch) -> None:

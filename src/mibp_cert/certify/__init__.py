@@ -4,7 +4,7 @@ from mibp_cert.certify.attack import Attack, AttackSettings
 from mibp_cert.certify.bounds import METHODS, Inputs
 from mibp_cert.certify.predict import ABSTAIN, Predictions, Ranges, predict
 from mibp_cert.certify.run import SELECTIONS, CertifiedRun, EpochRecord, Selection, Training
-from mibp_cert.certify.train import ENGINES, Callbacks, certify_training
+from mibp_cert.certify.train import ENGINES, Callbacks, certify_training, load_run, resume_run
 
 __all__ = [
     "ABSTAIN",
@@ -22,5 +22,7 @@ __all__ = [
     "Selection",
     "Training",
     "certify_training",
+    "load_run",
     "predict",
+    "resume_run",
 ]

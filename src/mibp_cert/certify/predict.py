@@ -173,7 +173,7 @@ def predict(
 
 def _workers(settings: SolverSettings, pool: WorkerPool | None) -> AbstractContextManager[WorkerPool]:
     """The caller's workers, left open, or new ones for this question alone."""
-    return WorkerPool(settings.jobs) if pool is None else nullcontext(pool)
+    return WorkerPool(settings.jobs, settings.parallel) if pool is None else nullcontext(pool)
 
 
 def _enough(least: Array, margin: float) -> NDArray[np.bool_]:

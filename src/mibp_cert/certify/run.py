@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from mibp_cert.certify.predict import (
 from mibp_cert.data import Dataset, Split, effective_batch_size, steps_per_epoch
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.rounding import Array
+from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.nets import SGD, Network, learning_rates
 from mibp_cert.threats import Threat
@@ -162,6 +162,8 @@ class CertifiedRun:
     nominal: NDArray[np.intp] | None
     """Classes that the clean model gives to the test points."""
     attack: Attack | None
+    repeatable: bool
+    """Whether the same request gives the same bits again; wall-clock limits of a solver cannot be repeated."""
 
     def __repr__(self) -> str:
         return (
@@ -196,7 +198,8 @@ class CertifiedRun:
             low, high = self.attack.outputs.low, self.attack.outputs.high
             found["attacked_error"] = np.maximum(high - targets, targets - low)
             found["attacked_range_mean"] = high - low
-        means = {name: float(np.mean(values)) for name, values in found.items()}
+        scale = 1.0 if self.train.target is None else self.train.target.scale
+        means = {name: scale * float(np.mean(values)) for name, values in found.items()}
         return {name: value if math.isfinite(value) else None for name, value in means.items()}
 
     @property
@@ -275,11 +278,23 @@ class CertifiedRun:
         return Inputs(rows, bound[0])
 
     def ranges(self, x: ArrayLike, method: str | None = None, *, threat: Threat | None = None) -> Ranges:
-        """Proven ranges of the network's outputs for new rows, for every model that training could have produced."""
+        """Proven ranges of the network's outputs for new rows, for every model that training could have produced; those of a
+        regression are in the units of its targets."""
         inputs, method = self.inputs(x, threat), method or self.prediction
         if not self.reached:
             return unknown_ranges(self.network, inputs.x, method)
-        return predict_ranges(self.network, self.bounds, inputs, method, self.solver)
+        return self.in_units(predict_ranges(self.network, self.bounds, inputs, method, self.solver))
+
+    def in_units(self, found: Ranges) -> Ranges:
+        """Ranges of outputs in the units of the user's targets, rounded outward."""
+        column = self.train.target
+        if column is None:
+            return found
+        ends = [
+            np.nextafter(column.scale * end + column.shift, away) + sign * 4.0 * np.finfo(float).eps * abs(column.shift)
+            for end, away, sign in ((found.outputs.low, -np.inf, -1.0), (found.outputs.high, np.inf, 1.0))
+        ]
+        return replace(found, outputs=Interval(*ends))
 
     def predict(self, x: ArrayLike) -> NDArray[np.intp]:
         """Certified class numbers, −1 for abstain."""
@@ -340,6 +355,7 @@ class CertifiedRun:
             "diverged": self.diverged,
             "steps_per_epoch": steps_per_epoch(len(self.train), self.batch_size),
             "soundness": self.soundness,
+            "repeatable": self.repeatable,
             **({"outer": list(self.outer)} if self.outer else {}),
             "data_sha256": self.train.sha256,
             "versions": {

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from mibp_cert.certify.archive import Archive, StepRecord, opened
 from mibp_cert.certify.attack import AttackSettings, attack, check_certificates
 from mibp_cert.certify.bounds import Inputs, check_method, states_of
+from mibp_cert.certify.memory import check_memory
 from mibp_cert.certify.predict import (
     Predictions,
     Ranges,
@@ -20,6 +24,7 @@ from mibp_cert.certify.predict import (
     unknown_ranges,
 )
 from mibp_cert.certify.run import CertifiedRun, EpochRecord, Selection, Training, check_threat
+from mibp_cert.certify.stored import Request, read_results, result_arrays
 from mibp_cert.data import Dataset, Split, batch_plan, effective_batch_size, steps_per_epoch
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine, StepReport
@@ -33,7 +38,8 @@ from mibp_cert.errors import SoundnessError, UnsupportedOperation, UserError
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Capability, WorkerPool, solver_named
-from mibp_cert.threats import Nothing, Threat, ThreatSet
+from mibp_cert.threats import Missing, Nothing, Threat, ThreatSet
+from mibp_cert.threats.compose import Catalogued
 
 ENGINES = ("interval", "crown", "mibp", "relational")
 DIVERGED = 1e6
@@ -70,12 +76,18 @@ class Totals:
 class State:
     """Where training stands: bounds, the clean model, and how many steps led there."""
 
-    bounds: Box
+    bounds: Box | None
+    """None: it is in the archive."""
     theta: Array
     steps: int
     nominal: float | None = None
     certified: float | None = None
     """Accuracies on the validation data, clean and certified."""
+
+    @property
+    def box(self) -> Box:
+        assert self.bounds is not None
+        return self.bounds
 
 
 def make_engine(
@@ -117,6 +129,8 @@ def certify_training(
     attacked: bool = True,
     theta0: Array | None = None,
     callbacks: Callbacks | None = None,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
 ) -> CertifiedRun:
     """Train on every dataset that the threat allows, at once, and say what can be certified.
 
@@ -124,7 +138,8 @@ def certify_training(
     model trained on the clean data and, if `data` has a test part, certified predictions for it and an attack beside them.
     `test_threat` says what may be wrong with the test inputs themselves; a class is then certified for all of them at once.
     `select="best-validation"` picks the number of epochs with the highest certified accuracy on the (trusted) validation part;
-    the certificate is then about training for exactly that many steps.
+    the certificate is then about training for exactly that many steps. `run_dir`: a folder that holds the set after every step;
+    with `resume`, an interrupted run in it goes on and ends with the same bits.
 
     >>> from mibp_cert import LInf, two_moons
     >>> run = certify_training(Network.mlp([2, 4, 2]), two_moons(0), LInf(0.01), Training(epochs=1))
@@ -134,31 +149,90 @@ def certify_training(
     training, settings, hear = training or Training(), solver or SolverSettings(), callbacks or Callbacks()
     threat, train = Nothing() if threat is None else threat, data.train if isinstance(data, Split) else data
     check_threat(threat)
-    if test_threat is not None:
-        check_threat(test_threat)
-    made = make_engine(engine, settings, relational or RelationalSettings(), unroll, hear.on_program)
+    test_threat = _input_threat(data, test_threat)
+    chosen_settings = relational or RelationalSettings()
+    made = make_engine(engine, settings, chosen_settings, unroll, hear.on_program)
     method = prediction or made.default_prediction
     rule = Selection(select) if isinstance(select, str) else select
     _check_request(network, data, training, method, made, settings, rule)
-    members = threat.bind(train)
-    if members.bilinear and engine == "mibp" and not solver_named(settings.solver).supports(Capability.BILINEAR):
-        raise UserError(
-            f"The threat multiplies unknowns, which the solver '{settings.solver}' cannot do; choose scip or gurobi, or another "
-            "engine."
-        )
-    plan = plan_steps(network, training, train, made.unroll)
-    missing = explain_support(plan[0][0].graph, made)
-    if missing:
-        raise UnsupportedOperation(" ".join(missing))
     start = network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64)
     if start.shape != (network.layout.size,) or not np.isfinite(start).all():
         raise UserError(f"The initial parameters must be {network.layout.size} finite numbers.")
-    begin = np.zeros(training.optimiser.state(network.layout).size)  # parameters, then velocities that start at 0
-    begin[: len(start)] = start
+    check_memory(network, train, threat, training.batch_size, engine)
+    request = Request(
+        network,
+        data,
+        threat,
+        training,
+        engine,
+        settings,
+        chosen_settings,
+        made.unroll,
+        rule,
+        start,
+        method,
+        test_threat,
+        (attack_settings or AttackSettings()) if attacked else None,
+    )
+    if run_dir is None:
+        return _run(request, made, hear, None)
+    archive = Archive(run_dir, request.description(), request.arrays(), resume=resume)
+    try:
+        return _run(request, made, hear, archive)
+    finally:
+        archive.close()
+
+
+def load_run(path: str | Path, threat: Threat | None = None) -> CertifiedRun:
+    """A finished run, read from its directory; `threat` where the file cannot hold it (rules)."""
+    if not (Path(path) / "result.json").exists():
+        opened(Path(path) / "run.json")  # no run at all is another mistake
+        raise UserError(f"The run in {path} is not finished; go on with it first: mibp-cert resume {path}")
+    return resume_run(path, threat)
+
+
+def resume_run(path: str | Path, threat: Threat | None = None, callbacks: Callbacks | None = None) -> CertifiedRun:
+    """Go on with the run in this directory where it stopped; a finished one is only read."""
+    r = Request.read(path, threat)
+    return certify_training(
+        r.network,
+        r.data,
+        r.threat,
+        r.training,
+        r.engine,
+        solver=r.solver,
+        relational=r.relational,
+        attack_settings=r.attack,
+        unroll=r.unroll,
+        prediction=r.prediction,
+        select=r.select,
+        test_threat=r.test_threat,
+        attacked=r.attack is not None,
+        theta0=r.start,
+        callbacks=callbacks,
+        run_dir=path,
+        resume=True,
+    )
+
+
+def _run(r: Request, made: Engine, hear: Callbacks, archive: Archive | None) -> CertifiedRun:
+    """Train, choose the state that the certificate is about, and answer for the test points."""
+    members = r.threat.bind(r.train)
+    if members.bilinear and r.engine == "mibp" and not solver_named(r.solver.solver).supports(Capability.BILINEAR):
+        raise UserError(
+            f"The threat multiplies unknowns, which the solver '{r.solver.solver}' cannot do; choose scip or gurobi, or another "
+            "engine."
+        )
+    plan = plan_steps(r.network, r.training, r.train, made.unroll)
+    missing = explain_support(plan[0][0].graph, made)
+    if missing:
+        raise UnsupportedOperation(" ".join(missing))
+    begin = np.zeros(r.training.optimiser.state(r.network.layout).size)  # parameters, then velocities that start at 0
+    begin[: len(r.start)] = r.start
     totals, history, chosen, reached = Totals(), [], None, 0
     try:
-        for state, record in _train(network, data, members, training, made, plan, begin, totals, hear, rule):
-            chosen, reached = _better(chosen, state, rule), state.steps
+        for state, record in _train(r, members, made, plan, begin, totals, hear, archive):
+            chosen, reached = _better(chosen, state, r.select), state.steps
             history += [] if record is None else [record]
         diverged = None if reached == sum(size for _, size in plan) else totals_steps(totals, plan)
         if chosen is None:
@@ -166,38 +240,30 @@ def certify_training(
                 f"The bounds diverged: no prediction can be certified after step {diverged}, within the first epoch; use a "
                 "smaller eps or learning rate."
             )
-        answer: Predictions | Ranges | None = None
-        nominal, found = None, None
-        if isinstance(data, Split):
-            inputs = Inputs(data.test.x, None if test_threat is None else test_threat.bind(data.test))
-            nominal = None if data.test.targets is not None else nominal_classes(network, chosen.theta, data.test.x)
-            hear.on_stage("bounding test predictions")
-            answer = _predict(network, chosen, inputs, method, settings, made, diverged, rule, nominal is None)
-            totals.add(answer.report)
-            if attacked:
-                hear.on_stage("attacking")
-                single = _truncate(plan_steps(network, training, train, 1), chosen.steps)
-                known = chosen.bounds if states_of(chosen.bounds) else None
-                found = attack(network, single, begin, members, inputs, nominal, known, attack_settings)
-                check_certificates(found, answer, chosen.bounds)
+        chosen = _with_bounds(chosen, r, made, members, archive)
+        found = None if archive is None else archive.read_result()
+        if found is None:
+            answers = _answer(r, made, chosen, diverged, members, begin, totals, hear)
+        else:
+            answers = read_results(found, r.prediction)
     finally:
         made.close()
-    return CertifiedRun(
-        network=network,
-        data=data,
-        threat=threat,
-        test_threat=test_threat,
-        training=training,
+    run = CertifiedRun(
+        network=r.network,
+        data=r.data,
+        threat=r.threat,
+        test_threat=r.test_threat,
+        training=r.training,
         engine=made.name,
-        soundness="solver-tolerance" if method == "exact" else made.soundness,
-        prediction=method,
-        solver=settings,
+        soundness="solver-tolerance" if r.prediction == "exact" else made.soundness,
+        prediction=r.prediction,
+        solver=r.solver,
         unroll=made.unroll,
-        start=start,
-        bounds=chosen.bounds,
+        start=r.start,
+        bounds=chosen.box,
         theta=chosen.theta,
         steps=chosen.steps,
-        select=rule,
+        select=r.select,
         validation=(chosen.nominal, chosen.certified),
         diverged=diverged,
         history=tuple(history),
@@ -205,11 +271,68 @@ def certify_training(
         nodes=totals.nodes,
         fallbacks=totals.fallbacks,
         outer=() if made.name == "mibp" else members.outer,
-        test=answer if isinstance(answer, Predictions) else None,
-        test_ranges=answer if isinstance(answer, Ranges) else None,
-        nominal=nominal,
-        attack=found,
+        repeatable=r.repeatable,
+        **answers,
     )
+    if archive is not None and found is None:
+        archive.save_result(run.to_json(), result_arrays(run))
+    return run
+
+
+def _with_bounds(chosen: State, r: Request, made: Engine, members: ThreatSet, archive: Archive | None) -> State:
+    """The chosen state with its set, read from the archive where the run went on past it before it was interrupted."""
+    if chosen.bounds is not None or archive is None:
+        return chosen
+    arrays = archive.load(-(-chosen.steps // made.unroll))
+    count = r.network.layout.size
+    return replace(chosen, bounds=made.restore(arrays, members).first(count), theta=arrays["trained"][:count])
+
+
+def _answer(
+    r: Request,
+    made: Engine,
+    chosen: State,
+    diverged: int | None,
+    members: ThreatSet,
+    begin: Array,
+    totals: Totals,
+    hear: Callbacks,
+) -> dict[str, Any]:
+    """Certified answers for the test points, and the attack beside them."""
+    answer: Predictions | Ranges | None = None
+    nominal, found = None, None
+    if isinstance(r.data, Split):
+        test = r.data.test
+        inputs = Inputs(test.x, None if r.test_threat is None else r.test_threat.bind(test))
+        nominal = None if test.targets is not None else nominal_classes(r.network, chosen.theta, test.x)
+        hear.on_stage("bounding test predictions")
+        answer = _predict(r, chosen, inputs, made, diverged, nominal is None)
+        totals.add(answer.report)
+        if r.attack is not None:
+            hear.on_stage("attacking")
+            single = _truncate(plan_steps(r.network, r.training, r.train, 1), chosen.steps)
+            known = chosen.box if states_of(chosen.box) else None
+            found = attack(r.network, single, begin, members, inputs, nominal, known, r.attack)
+            check_certificates(found, answer, chosen.box)
+    return {
+        "test": answer if isinstance(answer, Predictions) else None,
+        "test_ranges": answer if isinstance(answer, Ranges) else None,
+        "nominal": nominal,
+        "attack": found,
+    }
+
+
+def _input_threat(data: Split | Dataset, threat: Threat | None) -> Threat | None:
+    """What may be wrong with the test inputs; a value that is missing there may be any valid one."""
+    if threat is not None:
+        check_threat(threat)
+    if not isinstance(data, Split) or data.test.missing is None:
+        return threat
+    if threat is None:
+        return Missing()
+    if not isinstance(threat, Catalogued):
+        raise UserError("The test rows have missing values, which rules cannot be combined with; fill them in.")
+    return threat if "'missing'" in str(threat.to_json()) else threat & Missing()
 
 
 def explain_support(graph: Graph, engine: Engine) -> list[str]:
@@ -249,44 +372,67 @@ def _check_request(
 
 
 def _train(
-    network: Network,
-    data: Split | Dataset,
+    r: Request,
     members: ThreatSet,
-    training: Training,
     made: Engine,
     plan: list[tuple[Step, int]],
     begin: Array,
     totals: Totals,
     hear: Callbacks,
-    select: Selection,
+    archive: Archive | None,
 ) -> Iterator[tuple[State, EpochRecord | None]]:
-    """One step after another; yields at the end of every epoch (or step), and stops early when the bounds diverge."""
-    train = data.train if isinstance(data, Split) else data
-    size_of = effective_batch_size(len(train), training.batch_size)
-    per_epoch, count, state, trained = steps_per_epoch(len(train), size_of), 0, Box.point(begin), begin
-    parameters = network.layout.size
+    """One step after another; yields at the end of every epoch (or step), and stops early when the bounds diverge.
+
+    Steps in the archive are not taken again: their records are replayed, and the last set is read.
+    """
+    per_epoch, parameters = steps_per_epoch(len(r.train), _batch(r)), r.network.layout.size
+    count, state, trained, best = 0, Box.point(begin), begin, None
     since, start = Totals(), time.perf_counter()
     x, y = members.reference
-    for step, size in plan:
-        state, report = made.advance(state, step, members)
-        trained = concrete.train_step(step, trained, x[step.rows], y[step.rows])
+    known = 0 if archive is None else len(archive.records)
+    for number, (step, size) in enumerate(plan, start=1):
         count += size
-        since.add(report)
-        totals.add(report)
-        if _has_diverged(state, trained):
-            return
-        state.check(step.layout, count)
-        hear.on_step(count, training.epochs * per_epoch)
         whole = count % per_epoch == 0
-        if whole or select.per_step:
-            seconds, box, theta = time.perf_counter() - start, state.first(parameters), trained[:parameters]
-            nominal, certified = _validate(network, data, box, theta, made)
-            reached = State(box, theta, count, nominal, certified)
-            if whole:
-                record = _epoch(reached, count // per_epoch, seconds, since)
-                hear.on_epoch(record)
-                since, start = Totals(), time.perf_counter()
-            yield reached, record if whole else None
+        if archive is not None and number <= known:
+            record = archive.records[number - 1]
+            if number == known and not record.diverged:
+                arrays = archive.load(number)
+                state, trained = made.restore(arrays, members), arrays["trained"]
+            start = time.perf_counter() - (0.0 if whole else record.elapsed)
+            bounds = None
+        else:
+            state, report = made.advance(state, step, members)
+            trained = concrete.train_step(step, trained, x[step.rows], y[step.rows])
+            gone, may_stop = _has_diverged(state, trained), whole or r.select.per_step
+            seconds = time.perf_counter() - start
+            if not gone:
+                state.check(step.layout, count)
+            bounds = state.first(parameters)
+            checked = _validate(r, bounds, trained[:parameters], made) if may_stop and not gone else (None, None)
+            radius = (0.0, 0.0) if gone else (float(bounds.radius.mean()), float(bounds.radius.max()))
+            record = StepRecord(count, report, seconds, gone, *checked, may_stop, *radius)
+            if archive is not None:
+                needed = {number} if best is None else {number, -(-best.steps // made.unroll)}
+                archive.save(number, record, None if gone else {**state.arrays(), "trained": trained}, needed)
+        since.add(record.report)
+        totals.add(record.report)
+        if record.diverged:
+            return
+        hear.on_step(count, r.training.epochs * per_epoch)
+        if not record.validated:
+            continue
+        reached = State(bounds, trained[:parameters], count, record.nominal, record.certified)
+        best = _better(best, replace(reached, bounds=None), r.select)
+        epoch = None
+        if whole:
+            epoch = _epoch(record, count // per_epoch, since)
+            hear.on_epoch(epoch)
+            since, start = Totals(), time.perf_counter()
+        yield reached, epoch
+
+
+def _batch(r: Request) -> int:
+    return effective_batch_size(len(r.train), r.training.batch_size)
 
 
 def _has_diverged(box: Box, theta: Array) -> bool:
@@ -314,25 +460,17 @@ def _better(before: State | None, now: State, select: Selection) -> State:
 
 
 def _predict(
-    network: Network,
-    chosen: State,
-    inputs: Inputs,
-    method: str,
-    settings: SolverSettings,
-    made: Engine,
-    diverged: int | None,
-    select: Selection,
-    regression: bool,
+    r: Request, chosen: State, inputs: Inputs, made: Engine, diverged: int | None, regression: bool
 ) -> Predictions | Ranges:
-    if diverged is not None and select.rule == "last":
+    if diverged is not None and r.select.rule == "last":
         # The training asked for goes on past the divergence: nothing is known of its models.
         if regression:
-            return unknown_ranges(network, inputs.x, method)
-        return abstain(network, chosen.theta, inputs.x, method)
-    with made.pool if isinstance(made, MibpEngine) else WorkerPool(settings.jobs) as pool:
+            return unknown_ranges(r.network, inputs.x, r.prediction)
+        return abstain(r.network, chosen.theta, inputs.x, r.prediction)
+    with made.pool if isinstance(made, MibpEngine) else WorkerPool(r.solver.jobs) as pool:
         if regression:
-            return predict_ranges(network, chosen.bounds, inputs, method, settings, pool)
-        return predict(network, chosen.bounds, inputs, method, settings, pool)
+            return predict_ranges(r.network, chosen.box, inputs, r.prediction, r.solver, pool)
+        return predict(r.network, chosen.box, inputs, r.prediction, r.solver, pool)
 
 
 def attack_steps(run: CertifiedRun) -> tuple[list[Step], Array]:
@@ -366,28 +504,25 @@ def plan_steps(network: Network, training: Training, train: Dataset, unroll: int
     return steps
 
 
-def _validate(
-    network: Network, data: Split | Dataset, box: Box, theta: Array, made: Engine
-) -> tuple[float | None, float | None]:
+def _validate(r: Request, box: Box, theta: Array, made: Engine) -> tuple[float | None, float | None]:
     """Clean and certified accuracy on the validation data."""
-    if not isinstance(data, Split) or data.train.targets is not None:
+    if not isinstance(r.data, Split) or r.train.targets is not None:
         return None, None
-    validation = data.validation
+    validation = r.data.validation
     method = "interval" if made.name == "mibp" else made.default_prediction
-    nominal = float(np.mean(nominal_classes(network, theta, validation.x) == validation.y))
-    return nominal, predict(network, box, validation.x, method).certified_accuracy(validation.y)
+    nominal = float(np.mean(nominal_classes(r.network, theta, validation.x) == validation.y))
+    return nominal, predict(r.network, box, validation.x, method).certified_accuracy(validation.y)
 
 
-def _epoch(state: State, epoch: int, seconds: float, since: Totals) -> EpochRecord:
-    box = state.bounds
+def _epoch(record: StepRecord, epoch: int, since: Totals) -> EpochRecord:
     gaps = [report.gap.max() for report in since.reports if report.gap.size]
     return EpochRecord(
         epoch=epoch,
-        seconds=seconds,
-        radius_mean=float(box.radius.mean()),
-        radius_max=float(box.radius.max()),
-        validation_nominal=state.nominal,
-        validation_certified=state.certified,
+        seconds=record.elapsed,
+        radius_mean=record.radius_mean,
+        radius_max=record.radius_max,
+        validation_nominal=record.nominal,
+        validation_certified=record.certified,
         programs=since.programs,
         nodes=since.nodes,
         fallbacks=since.fallbacks,

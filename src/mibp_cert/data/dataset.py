@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,8 @@ class Dataset:
     """Which cells of the user's table are missing (rows × columns); their features are a stand-in."""
     targets: NDArray[np.float64] | None = None
     """For regression: what is to be predicted (n × 1); there are no classes then."""
+    target: Column | None = None
+    """For regression: how the user's targets became these, `(value − shift) / scale`; None: they are as handed in."""
 
     @classmethod
     def of(
@@ -120,7 +122,20 @@ class Dataset:
         """The same data with these rows only."""
         missing = None if self.missing is None else self.missing[rows]
         targets = None if self.targets is None else frozen(self.targets[rows])
-        return Dataset(frozen(self.x[rows]), self.y[rows], self.classes, self.columns, missing, targets)
+        return replace(self, x=frozen(self.x[rows]), y=self.y[rows], missing=missing, targets=targets)
+
+    def target_column(self, name: str = "target") -> Column:
+        """The scaling that gives the targets of a regression mean 0 and deviation 1."""
+        if self.targets is None:
+            raise UserError("Only the targets of a regression can be scaled; these data have classes.")
+        scale = float(self.targets.std())
+        return Column(name, 0, 1, shift=float(self.targets.mean()), scale=scale if scale > 0 else 1.0)
+
+    def with_target(self, column: Column) -> Dataset:
+        """The same data with scaled targets; amounts of threats, ranges and errors stay in the user's units."""
+        if self.targets is None or self.target is not None:
+            raise UserError("Only the unscaled targets of a regression can be scaled.")
+        return replace(self, targets=frozen(column.to_feature(self.targets)), target=column)
 
     def number(self, labels: ArrayLike) -> NDArray[np.intp]:
         """Class numbers of labels."""
@@ -159,6 +174,10 @@ class Dataset:
         digest.update(self.y.astype(np.int64).tobytes())
         if self.targets is not None:
             digest.update(np.ascontiguousarray(self.targets).tobytes())
+        if self.missing is not None:
+            digest.update(np.ascontiguousarray(self.missing).tobytes())
+        if self.target is not None:
+            digest.update(repr(self.target.describe()).encode())
         return digest.hexdigest()
 
 
@@ -215,8 +234,7 @@ class Split:
                     f"The {name} data are encoded or scaled otherwise than the training data; fit one recipe on the training "
                     "table and hand it to Dataset.from_frame for all parts: Recipe.fit(table), from_frame(part, target, recipe)."
                 )
-            if part.missing is not None:
+            if part.target != self.train.target:
                 raise UserError(
-                    f"The {name} data have {int(part.missing.sum())} missing value(s), and nothing can be said "
-                    "about an unknown input; fill them in or drop those rows."
+                    f"The {name} targets are scaled otherwise than the training ones; scale all parts alike."
                 )

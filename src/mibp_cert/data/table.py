@@ -189,6 +189,8 @@ def find_name(name: Any, names: Sequence[str]) -> int:
         return int(name)
     if isinstance(name, str) and name in names:
         return names.index(name)
+    if isinstance(name, str) and name.isdigit() and int(name) < len(names):
+        return int(name)  # a column's number, from a file, where keys are text
     raise UserError(f"There is no column {name!r}; there are {', '.join(names[:12])}{' …' if len(names) > 12 else ''}.")
 
 

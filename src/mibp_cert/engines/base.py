@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,10 @@ class Box:
             layout.flatten({name: tensors[name].high for name in layout.names}),
         )
 
+    def arrays(self) -> dict[str, Array]:
+        """All that is needed to restore the set (`Engine.restore`), bit for bit."""
+        return {"lower": self.lower, "upper": self.upper}
+
     def check(self, layout: Layout, step: int) -> None:
         """Raise `SoundnessError`, naming step and parameter, if any bound is NaN, infinite or inverted."""
         bad = np.flatnonzero(~Interval(self.lower, self.upper).sound)
@@ -99,6 +104,10 @@ class Engine(ABC):
     @abstractmethod
     def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
         """Bounds after the step for every `θ` in the box and every dataset of the threat set."""
+
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> Box:
+        """The set that these arrays (`Box.arrays`) describe, for the same threat."""
+        return Box(arrays["lower"], arrays["upper"])
 
     def close(self) -> None:
         """Release worker processes, if any."""

@@ -41,6 +41,8 @@ class SolverSettings:
     nodes_per_program: int | None = None
     seconds_per_step: float = math.inf
     jobs: int | None = None
+    parallel: str = "local"
+    """Where programs are solved: "local", the address of a Dask scheduler, or "ray"; see `WorkerPool`."""
 
     def __post_init__(self) -> None:
         for name, least in (("gap", 0.0), ("floor", 0.0), ("seconds_per_program", 0.0), ("seconds_per_step", 0.0)):

@@ -62,7 +62,7 @@ class MibpEngine(Engine):
         self.settings = settings or SolverSettings()
         self.unroll = unroll
         self.progress = progress or (lambda done, total: None)
-        self.pool = pool or WorkerPool(self.settings.jobs)
+        self.pool = pool or WorkerPool(self.settings.jobs, self.settings.parallel)
         self._treatments = treatments(self.settings)
 
     def close(self) -> None:

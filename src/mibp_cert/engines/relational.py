@@ -8,6 +8,7 @@ remainder, so that later steps know it too. Above a budget the smallest generato
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +56,25 @@ class RelationalSet(Box):
             linear=self.linear[:count],
             slack=self.slack[:count],
         )
+
+    def arrays(self) -> dict[str, Array]:
+        gates = np.zeros(self.linear.shape[1] - self.data, dtype=bool) if self.gates is None else self.gates
+        return {
+            **super().arrays(),
+            "middle": self.middle,
+            "linear": self.linear,
+            "slack": self.slack,
+            "slope": np.array(self.slope),
+            "gates": gates.astype(np.float64),
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Array], noise: Noise) -> RelationalSet:
+        """The inverse of `arrays`, for the same noise."""
+        names = ("lower", "upper", "middle", "linear", "slack")
+        lower, upper, middle, linear, slack = (arrays[name] for name in names)
+        slope, gates = float(arrays["slope"]), arrays["gates"] != 0
+        return cls(lower, upper, middle, linear, slack, noise, slope, gates)
 
     def residual(self, theta: Array, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         """What is left of `θ` after the known data noise: `θ − c − G_data·ε`, in extended precision."""
@@ -120,6 +140,10 @@ class CaseSet(Box):
         # min and max skip nothing: a NaN in any case stays one.
         return cls(lower, np.max([state.upper for state in states], axis=0), tuple(states), threats)
 
+    def arrays(self) -> dict[str, Array]:
+        cases = {f"case{i}_{name}": a for i, s in enumerate(self.states) for name, a in s.arrays().items()}
+        return {**super().arrays(), **cases}
+
     def first(self, count: int) -> CaseSet:
         return CaseSet(self.lower[:count], self.upper[:count], tuple(s.first(count) for s in self.states), self.threats)
 
@@ -163,6 +187,15 @@ class RelationalEngine(Engine):
         else:
             after = self._advance(box, step, threat)
         return after, StepReport(seconds=time.perf_counter() - start)
+
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> Box:
+        threats = threat.cases(self.settings.cases)
+        if not threats:
+            return RelationalSet.of_arrays(arrays, threat.noise())
+        parts = [
+            {k.split("_", 1)[1]: a for k, a in arrays.items() if k.startswith(f"case{i}_")} for i in range(len(threats))
+        ]
+        return CaseSet.of([RelationalSet.of_arrays(p, t.noise()) for p, t in zip(parts, threats, strict=True)], threats)
 
     def _advance(self, box: Box, step: Step, threat: ThreatSet) -> RelationalSet:
         state = RelationalSet.around(box, threat.noise() if not isinstance(box, RelationalSet) else box.noise)

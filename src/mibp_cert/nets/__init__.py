@@ -6,7 +6,11 @@ from mibp_cert.nets.network import Layout, Network
 from mibp_cert.nets.optim import SGD, learning_rates
 from mibp_cert.nets.step import Step, trace_steps
 
+LAYERS: tuple[type[Layer], ...] = (Linear, Conv2d, AvgPool2d, Flatten, ReLU, LeakyReLU, Sigmoid, Tanh)
+"""Every layer there is."""
+
 __all__ = [
+    "LAYERS",
     "LOSSES",
     "SGD",
     "Activation",

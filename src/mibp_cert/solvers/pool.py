@@ -1,25 +1,42 @@
-"""Worker processes that may die.
+"""Worker processes that may die, on this machine or on others.
 
 Solvers run in separate processes (loky), since some abort the whole interpreter on some models. If a worker dies, the items
 that were not finished are tried again in smaller groups; an item that kills its worker even when it is alone is given up and
 reported as None. Results of finished groups are never lost.
+
+A worker of Dask or Ray hands each group to a process of its own on its machine: a solver that aborts costs neither that worker
+nor its other tasks, and one that computes for long does not keep the worker from answering its scheduler.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import math
 import os
+import pickle
+import re
 import signal
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import contextmanager
+from multiprocessing import current_process
 from typing import Any, TypeVar
 
-from joblib.externals.loky import cpu_count, get_reusable_executor
+from joblib.externals.loky import ProcessPoolExecutor, cpu_count, get_reusable_executor
+from joblib.externals.loky.backend.reduction import dumps
+from joblib.externals.loky.backend.utils import kill_process_tree
 from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from mibp_cert.errors import UserError
 
 log = logging.getLogger(__name__)
 Item = TypeVar("Item")
+CONNECT_SECONDS = 5
+"""How long a scheduler may take to answer."""
+_SCHEDULER = re.compile(r"(tcp|tls)://\S+:\d+")
 _THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 
 
@@ -42,12 +59,156 @@ def _start_worker() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-class WorkerPool:
-    """A pool of solver processes, started when first used and closed with the `with` block."""
+def check_parallel(parallel: str) -> None:
+    """Refuse what names no place to work at, or one whose package is not installed."""
+    if parallel == "local":
+        return
+    package = "ray" if parallel == "ray" else "distributed"
+    if package == "distributed" and not _SCHEDULER.fullmatch(str(parallel)):
+        raise UserError(
+            f"There is no place to work called {parallel!r}; choose 'local', the address of a Dask scheduler "
+            "('tcp://host:port'), or 'ray'."
+        )
+    if importlib.util.find_spec(package) is None:
+        name, extra = ("Ray", "ray") if package == "ray" else ("Dask", "dask")
+        raise UserError(f"{name} is not installed; run pip install 'mibp-cert[{extra}]' or choose 'local'.")
 
-    def __init__(self, jobs: int | None = None) -> None:
+
+class _Place(ABC):
+    """Where groups are computed."""
+
+    died: tuple[type[BaseException], ...]
+    """What a future raises when the worker that held it died."""
+
+    @abstractmethod
+    def submit(self, function: Callable[..., list[Any]], shared: Any, group: list[Any]) -> Future[Any]:
+        """Start `function(shared, group)`; what it raises may come as the future's result."""
+
+    @abstractmethod
+    def close(self, now: bool) -> None:
+        """Give everything back; with `now`, without waiting for what is running."""
+
+
+class _Local(_Place):
+    """Processes on this machine, which loky keeps for the next pool of the same size."""
+
+    died = (TerminatedWorkerError,)
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+
+    def _executor(self) -> Any:
+        return get_reusable_executor(max_workers=self.jobs, timeout=600, env=_THREADS, initializer=_start_worker)
+
+    def submit(self, function: Callable[..., list[Any]], shared: Any, group: list[Any]) -> Future[Any]:
+        future: Future[Any] = self._executor().submit(function, shared, group)
+        return future
+
+    def close(self, now: bool) -> None:
+        executor = self._executor()
+        if now:
+            # Dead workers are a case that the executor handles; asking it to kill them races with late results.
+            for process in list(executor._processes.values()):
+                kill_process_tree(process)
+        executor.shutdown(wait=True)
+
+
+class _Dask(_Place):
+    """Workers of a Dask scheduler; not by joblib, which waits forever for a task whose workers died."""
+
+    def __init__(self, address: str) -> None:
+        from distributed import Client, CommClosedError, KilledWorker
+
+        self.died = (KilledWorker, CommClosedError)
+        try:
+            self.client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        except (OSError, ValueError):
+            raise UserError(
+                f"No Dask scheduler answers at {address}; start one with 'dask scheduler' or correct the address."
+            ) from None
+        if not self.client.nthreads():
+            log.warning("The Dask scheduler at %s has no workers yet; start some with 'dask worker %s'.", address, address)
+        self.executor = self.client.get_executor(pure=False)
+
+    def submit(self, function: Callable[..., list[Any]], shared: Any, group: list[Any]) -> Future[Any]:
+        future: Future[Any] = self.executor.submit(_in_own_process, bytes(dumps((function, shared, group))))
+        return future
+
+    def close(self, now: bool) -> None:
+        self.client.close()
+
+
+class _Ray(_Place):
+    """The cluster that RAY_ADDRESS names or that runs on this machine, else a new one on this machine."""
+
+    def __init__(self) -> None:
+        import ray
+        from ray import exceptions
+
+        self.died = (
+            exceptions.WorkerCrashedError,
+            exceptions.NodeDiedError,
+            exceptions.OutOfMemoryError,
+            exceptions.ObjectLostError,
+        )
+        self.connected = not ray.is_initialized()
+        if self.connected:
+            try:
+                ray.init(log_to_driver=False, logging_level=logging.WARNING)
+            except ConnectionError:
+                raise UserError("No Ray cluster answers at RAY_ADDRESS; correct it, or unset it to start one here.") from None
+        self.shutdown = ray.shutdown
+        self.remote = ray.remote(_in_own_process)
+
+    def submit(self, function: Callable[..., list[Any]], shared: Any, group: list[Any]) -> Future[Any]:
+        future: Future[Any] = self.remote.remote(bytes(dumps((function, shared, group)))).future()
+        return future
+
+    def close(self, now: bool) -> None:
+        if self.connected:
+            self.shutdown()
+
+
+_own = threading.local()
+
+
+def _in_own_process(call: bytes) -> list[Any] | Exception | None:
+    """On a worker of Dask or Ray: the call's results, or what it raised (Ray would wrap it); None if its process died.
+
+    Each of the worker's threads has one process, so that it is known whose group ended it. That process has one thread for
+    numeric libraries, as processes on the caller's machine do.
+    """
+    process: Any = current_process()
+    process._config["daemon"] = False  # Dask's nanny forbids its workers to start processes
+    if getattr(_own, "executor", None) is None:
+        _own.executor = ProcessPoolExecutor(max_workers=1, timeout=60, env=_THREADS, initializer=_start_worker)
+    try:
+        results: list[Any] = _own.executor.submit(_call, call).result()
+        return results
+    except TerminatedWorkerError:
+        _own.executor = None
+        return None
+    except Exception as error:
+        return error
+
+
+def _call(call: bytes) -> list[Any]:
+    function, shared, group = pickle.loads(call)
+    results: list[Any] = function(shared, group)
+    return results
+
+
+class WorkerPool:
+    """A pool of solver processes, started when first used and closed with the `with` block.
+
+    `parallel`: "local" (`jobs` processes on this machine), the address of a Dask scheduler, or "ray"; results are the same.
+    """
+
+    def __init__(self, jobs: int | None = None, parallel: str = "local") -> None:
+        check_parallel(parallel)
         self.jobs = jobs or int(cpu_count())
-        self._started = False
+        self.parallel = parallel
+        self._place: _Place | None = None
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -57,19 +218,20 @@ class WorkerPool:
 
     def close(self, *, now: bool = False) -> None:
         """End the workers of this pool; with `now`, without waiting for what they are doing."""
-        if self._started:
-            executor = self._executor()
-            if now:
-                # Dead workers are a case that the executor handles; asking it to kill them races with late results.
-                for pid in list(executor._processes):
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-            executor.shutdown(wait=True)
-            self._started = False
+        place, self._place = self._place, None
+        if place is not None:
+            place.close(now)
 
-    def _executor(self) -> Any:
-        self._started = True
-        return get_reusable_executor(max_workers=self.jobs, timeout=600, env=_THREADS, initializer=_start_worker)
+    def _open(self) -> _Place:
+        if self._place is None:
+            match self.parallel:
+                case "local":
+                    self._place = _Local(self.jobs)
+                case "ray":
+                    self._place = _Ray()
+                case address:
+                    self._place = _Dask(address)
+        return self._place
 
     def map(
         self, function: Callable[..., list[Any]], shared: Any, groups: Sequence[Sequence[Item]]
@@ -88,14 +250,14 @@ class WorkerPool:
     def _attempt(
         self, function: Callable[..., list[Any]], shared: Any, groups: list[list[Item]]
     ) -> Iterator[tuple[Item, Any]]:
-        running: dict[Future[list[Any]], list[Item]] = {}
+        running: dict[Future[Any], list[Item]] = {}
         lost: list[list[Item]] = []
         with _interrupts_held_back():
-            executor = self._executor()
+            place = self._open()
             try:
                 for group in groups:
-                    running[executor.submit(function, shared, group)] = group
-            except TerminatedWorkerError:
+                    running[place.submit(function, shared, group)] = group
+            except place.died:
                 lost += groups[len(running) :]
         while running:
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -103,8 +265,14 @@ class WorkerPool:
                 group = running.pop(future)
                 try:
                     results = future.result()
-                except TerminatedWorkerError:
+                except CancelledError:
+                    raise UserError(f"The scheduler at {self.parallel} went away; start it and try again.") from None
+                except place.died:
+                    results = None
+                if results is None:
                     lost.append(group)
+                elif isinstance(results, Exception):
+                    raise results
                 else:
                     yield from zip(group, results, strict=True)
         items = [item for group in lost for item in group]
@@ -115,10 +283,10 @@ class WorkerPool:
             yield items[0], None
             return
         # Halves, so that one deadly item is found in a few rounds and the others are not held back by it.
-        half = (len(items) + 1) // 2
+        half, most = (len(items) + 1) // 2, max(map(len, lost))
         for part in (items[:half], items[half:]):
             if part:
-                yield from self._attempt(function, shared, split(part, self.jobs))
+                yield from self._attempt(function, shared, split(part, max(self.jobs, math.ceil(len(part) / most))))
 
 
 def split(items: Sequence[Item], parts: int) -> list[list[Item]]:

@@ -61,7 +61,7 @@ class _Ball(Catalogued):
             radius = eps * units / [clean.columns[j].scale for j in picked]
         else:
             radius = np.broadcast_to(eps / np.array([clean.columns[j].scale for j in picked]), x.shape)
-        low, high = _outward(x, _with_scaling(clean, picked, x, radius))
+        low, high = _outward(x, _with_scaling([clean.columns[j] for j in picked], x, radius))
         if self.clip is not None:
             if self._kind != "box":
                 raise UserError("clip is understood by LInf only.")
@@ -144,8 +144,12 @@ class Monotone(Catalogued):
             raise UserError("Monotone allows nothing: give up=… or down=… above 0.")
         features = np.array([clean.columns[j].start for j in picked], dtype=np.intp)
         scale, x = np.array([clean.columns[j].scale for j in picked]), clean.x[:, features]
-        low, _ = _outward(x, _with_scaling(clean, picked, x, np.broadcast_to(down / scale, x.shape)))
-        _, high = _outward(x, _with_scaling(clean, picked, x, np.broadcast_to(up / scale, x.shape)))
+        low, _ = _outward(
+            x, _with_scaling([clean.columns[j] for j in picked], x, np.broadcast_to(down / scale, x.shape))
+        )
+        _, high = _outward(
+            x, _with_scaling([clean.columns[j] for j in picked], x, np.broadcast_to(up / scale, x.shape))
+        )
         return _moves(clean, "box", rows, features, low, high)
 
     def to_json(self) -> dict[str, Any]:
@@ -187,7 +191,11 @@ class Confusable(Catalogued):
     """
 
     column: str | int
-    pairs: Mapping[Any, Sequence[Any]]
+    pairs: Any
+    """A mapping, or pairs `(reported, possible true ones)`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pairs", dict(self.pairs))
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         column = _categorical(clean.columns[clean.column(self.column)])
@@ -195,7 +203,11 @@ class Confusable(Catalogued):
         return _choices(clean, column, options, rows)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "confusable", "column": self.column, "pairs": _plain(self.pairs)}
+        # Keys of JSON objects are text; other categories are kept as pairs.
+        if all(isinstance(key, str) for key in self.pairs):
+            return {"kind": "confusable", "column": self.column, "pairs": _plain(self.pairs)}
+        pairs = [[_plain(key), _plain(list(values))] for key, values in self.pairs.items()]
+        return {"kind": "confusable", "column": self.column, "pairs": pairs}
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,9 +339,8 @@ class TargetNoise(Catalogued):
         if clean.targets is None:
             raise UserError("TargetNoise is for regression; labels are changed by LabelFlips.")
         place = np.flatnonzero(np.broadcast_to(rows[:, None], clean.targets.shape).ravel())
-        y, radius = clean.targets.ravel()[place], np.full(len(place), float(self.eps))
-        low = np.where(radius > 0, np.nextafter(y - radius, -np.inf), y)
-        high = np.where(radius > 0, np.nextafter(y + radius, np.inf), y)
+        y, column = clean.targets.ravel()[place], clean.target or Column("target", 0, 1)
+        low, high = _outward(y, _with_scaling([column], y, np.full(len(place), float(self.eps) / column.scale)))
         ones = np.ones(len(place), dtype=np.intp)
         return [Part("box", "y", (place // clean.targets.shape[1]).astype(np.intp), ones, place, low, high)]
 
@@ -421,9 +432,8 @@ def _amounts(clean: Dataset, names: Any, value: Any, what: str) -> tuple[list[in
     return picked, np.array(np.broadcast_to(array, (len(picked),)))
 
 
-def _with_scaling(clean: Dataset, picked: list[int], x: Array, radius: Array) -> Array:
+def _with_scaling(columns: Sequence[Column], x: Array, radius: Array) -> Array:
     """The radius, where it is not 0, with what scaling a table's value can have rounded."""
-    columns = [clean.columns[j] for j in picked]
     slip = np.array([abs(c.shift) / c.scale if c.scaled else 0.0 for c in columns])
     scaled = np.array([c.scaled for c in columns])
     return np.where(
@@ -515,4 +525,6 @@ def _finite(value: Any) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]  # one by one: an array of text and numbers would be all text
     return value if value is None or isinstance(value, str) else np.asarray(value).tolist()

@@ -53,19 +53,29 @@ class Condition:
 
     words: str
     holds: Callable[[Dataset], Rows]
+    plain: dict[str, Any]
+    """The same as plain data, for files."""
 
     @classmethod
     def of(cls, value: Condition | ArrayLike) -> Condition:
         """A condition as it is, or one that holds for a mask or row numbers."""
-        return value if isinstance(value, Condition) else cls("given rows", lambda data: row_mask(value, len(data)))
+        if isinstance(value, Condition):
+            return value
+        return cls("given rows", lambda data: row_mask(value, len(data)), {"rows": np.asarray(value).tolist()})
 
     def __and__(self, other: Condition | ArrayLike) -> Condition:
         b = Condition.of(other)
-        return Condition(f"({self.words} and {b.words})", lambda data: self.holds(data) & b.holds(data))
+        return Condition(
+            f"({self.words} and {b.words})",
+            lambda data: self.holds(data) & b.holds(data),
+            {"and": [self.plain, b.plain]},
+        )
 
     def __or__(self, other: Condition | ArrayLike) -> Condition:
         b = Condition.of(other)
-        return Condition(f"({self.words} or {b.words})", lambda data: self.holds(data) | b.holds(data))
+        return Condition(
+            f"({self.words} or {b.words})", lambda data: self.holds(data) | b.holds(data), {"or": [self.plain, b.plain]}
+        )
 
     def __bool__(self) -> bool:
         raise UserError(
@@ -73,7 +83,7 @@ class Condition:
         )
 
     def __invert__(self) -> Condition:
-        return Condition(f"not {self.words}", lambda data: ~self.holds(data))
+        return Condition(f"not {self.words}", lambda data: ~self.holds(data), {"not": self.plain})
 
 
 class column:
@@ -102,7 +112,8 @@ class column:
             feature = np.where(np.abs(feature - other) <= slip, other, feature)
             return np.asarray(test(feature, other)) & known
 
-        return Condition(f"{self.name!r} {sign} {value!r}", holds)
+        simple = value.item() if isinstance(value, np.generic) else value
+        return Condition(f"{self.name!r} {sign} {value!r}", holds, {"column": self.name, "is": sign, "value": simple})
 
     def __eq__(self, value: object) -> Any:
         return self._compare("==", value, np.equal)
@@ -126,7 +137,9 @@ class column:
 def label_is(*classes: Any) -> Condition:
     """Rows whose label, as handed in, is one of these classes."""
     words = " or ".join(f"label {name!r}" for name in classes)
-    return Condition(words, lambda data: np.isin(data.y, data.number(np.array(classes, dtype=object))))
+    return Condition(
+        words, lambda data: np.isin(data.y, data.number(np.array(classes, dtype=object))), {"label": list(classes)}
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +156,8 @@ class Where(Catalogued):
 
     def to_json(self) -> dict[str, Any]:
         if isinstance(self.condition, Condition):
-            return {"kind": "where", "threat": self.threat.to_json(), "condition": self.condition.words}
+            words, plain = self.condition.words, self.condition.plain
+            return {"kind": "where", "threat": self.threat.to_json(), "condition": words, "when": plain}
         return {"kind": "where", "threat": self.threat.to_json(), "rows": np.asarray(self.condition).tolist()}
 
 

@@ -1,0 +1,290 @@
+"""A run directory: what was asked for, the data, and the set after every step, written so that a kill at any moment loses at most
+the step under way.
+
+    run.json            what determines every bit of the run, and the hash of the data
+    data.npz            training, validation and test rows
+    steps/000001.npz    the set after step 1 and the clean model (plain arrays, no pickle)
+    steps/000001.json   its hash, what the step cost, validation; and the hash of the record before it
+    result.json, test.npz   when the run is over
+
+Every file is written under another name, flushed to the disk and renamed; a step counts once its record is there. Records form a
+chain of hashes, so that a file that was cut short, altered or put there from another run is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mibp_cert.engines.base import StepReport
+from mibp_cert.engines.rounding import Array
+from mibp_cert.errors import UserError
+
+FORMAT = 1
+KEEP = 1 << 30
+"""Bytes of steps that are kept; above, the oldest sets are dropped (their records stay)."""
+
+
+def write_safely(path: Path, content: bytes) -> None:
+    """Put a file into place as a whole: readers see the old one or the new one, also after a kill or a power cut."""
+    draft = path.with_name(f".{path.name}.tmp")
+    with draft.open("wb") as target:
+        target.write(content)
+        target.flush()
+        os.fsync(target.fileno())
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def pack(arrays: Mapping[str, Any]) -> bytes:
+    """Arrays as a NumPy archive; the same arrays give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())  # no time stamp
+    return buffer.getvalue()
+
+
+def unpack(content: bytes) -> dict[str, Array]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def sealed(plain: dict[str, Any]) -> bytes:
+    """JSON with a hash of itself."""
+    body = json.dumps(plain, sort_keys=True, allow_nan=False)
+    return (json.dumps({**plain, "sha256": digest(body.encode())}, indent=1, allow_nan=False) + "\n").encode()
+
+
+def opened(path: Path) -> dict[str, Any]:
+    """The content of such a file; `UserError` if it is not what was written."""
+    try:
+        plain: dict[str, Any] = json.loads(path.read_bytes())
+        said = plain.pop("sha256")
+        same = digest(json.dumps(plain, sort_keys=True, allow_nan=False).encode()) == said
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} is not a run directory: there is no {path.name}.") from None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        same = False
+    if not same:
+        raise UserError(f"{path} was cut short or altered; nothing is read from it.")
+    return plain
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What is kept of a step beside its set: cost, validation, and where it stands in the chain."""
+
+    steps: int
+    """Training steps taken so far."""
+    report: StepReport
+    elapsed: float
+    """Seconds since the epoch began."""
+    diverged: bool
+    nominal: float | None
+    certified: float | None
+    validated: bool
+    """Whether the run may stop here: the end of an epoch, or any step if any may be chosen."""
+    radius_mean: float
+    radius_max: float
+
+    def to_json(self) -> dict[str, Any]:
+        r = self.report
+        gap = float(r.gap.max()) if r.gap.size else None
+        return {
+            "steps": self.steps,
+            "elapsed": self.elapsed,
+            "diverged": self.diverged,
+            "nominal": self.nominal,
+            "certified": self.certified,
+            "validated": self.validated,
+            "radius_mean": self.radius_mean,
+            "radius_max": self.radius_max,
+            "report": {
+                **{k: getattr(r, k) for k in ("seconds", "programs", "nodes", "fallbacks", "unstable_gates")},
+                "unstable_relus": r.unstable_relus,
+                "gap": None if gap is None else repr(gap),
+            },
+        }
+
+    @classmethod
+    def of_json(cls, plain: dict[str, Any]) -> StepRecord:
+        report = dict(plain["report"])
+        gap = report.pop("gap")
+        made = StepReport(**report, gap=np.zeros(0) if gap is None else np.array([float(gap)]))
+        names = ("steps", "elapsed", "diverged", "nominal", "certified", "validated", "radius_mean", "radius_max")
+        values = {name: plain[name] for name in names}
+        return cls(report=made, **values)
+
+
+class Archive:
+    """The folder of one run; `description` is plain data that determines every bit of it."""
+
+    def __init__(
+        self, path: str | Path, description: dict[str, Any], arrays: Mapping[str, Any], *, resume: bool
+    ) -> None:
+        """Open the folder: a new run if it is empty, the one in it with `resume`; any other is refused."""
+        self.path, self.steps = Path(path), Path(path) / "steps"
+        try:
+            self.steps.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"The run directory {self.path} cannot be made: {error.strerror}.") from None
+        self._lock()
+        place, data = self.path / "run.json", pack(arrays)
+        if place.exists():
+            if not resume:
+                raise UserError(
+                    f"{self.path} holds a run already; add --resume to go on with it, or name another folder."
+                )
+            self._check(opened(place), description, digest(data))
+        else:
+            if any(self.steps.iterdir()):
+                raise UserError(f"{self.path} holds steps of a run but no run.json; name another folder.")
+            write_safely(self.path / "data.npz", data)
+            write_safely(place, sealed({"format": FORMAT, "data": digest(data), "description": description}))
+        self.records, self._last, self._dropped = read_chain(self.path)
+        self.size = sum(p.stat().st_size for p in self.steps.glob("*.npz"))
+
+    def _lock(self) -> None:
+        self._held = (self.path / ".lock").open("w")
+        try:
+            import fcntl
+
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # other systems have no such lock; two runs in one folder are then the user's to avoid
+            return
+        except OSError:
+            raise UserError(
+                f"Another process is working in {self.path}; wait for it, or name another folder."
+            ) from None
+
+    def close(self) -> None:
+        self._held.close()
+
+    def _check(self, kept: dict[str, Any], description: dict[str, Any], data: str) -> None:
+        if kept.get("format") != FORMAT:
+            raise UserError(
+                f"{self.path} was written in format {kept.get('format')}; this version reads format {FORMAT}."
+            )
+        if kept["data"] != data or digest((self.path / "data.npz").read_bytes()) != data:
+            raise UserError(f"{self.path} belongs to a run on other data; name another folder.")
+        mine = json.loads(json.dumps(description, allow_nan=False))
+        for key in {**kept["description"], **mine}:
+            before, now = kept["description"].get(key), mine.get(key)
+            if before != now:
+                raise UserError(
+                    f"{self.path} belongs to another run: {key} was {_short(before)} there and is {_short(now)} here; name "
+                    "another folder, or use the same settings and versions."
+                )
+
+    def save(self, number: int, record: StepRecord, arrays: Mapping[str, Any] | None, needed: set[int]) -> None:
+        """Keep the set after step `number` (None if it diverged); `needed`: steps whose sets must not be dropped."""
+        place, content = self.steps / f"{number:06d}", b"" if arrays is None else pack(arrays)
+        if arrays is not None:
+            write_safely(place.with_suffix(".npz"), content)
+            self.size += len(content)
+        dropped = self._superfluous(number, needed)
+        plain = {
+            **record.to_json(),
+            "number": number,
+            "arrays": None if arrays is None else digest(content),
+            "dropped": dropped,
+            "previous": self._last,
+        }
+        text = sealed(plain)
+        write_safely(place.with_suffix(".json"), text)
+        self._last = digest(text)
+        self.records.append(record)
+        for old in dropped:
+            self._dropped.add(old)
+            (self.steps / f"{old:06d}.npz").unlink(missing_ok=True)
+
+    def _superfluous(self, number: int, needed: set[int]) -> list[int]:
+        """The oldest sets, until what is left fits."""
+        out: list[int] = []
+        for path in sorted(self.steps.glob("*.npz")):
+            if self.size <= KEEP:
+                break
+            old = int(path.stem)
+            if old != number and old not in needed:
+                self.size -= path.stat().st_size
+                out.append(old)
+        return out
+
+    def save_result(self, plain: dict[str, Any], arrays: Mapping[str, Any]) -> None:
+        """Keep what was found in the end, bound to the chain of steps."""
+        content = pack(arrays)
+        write_safely(self.path / "test.npz", content)
+        write_safely(self.path / "result.json", sealed({**plain, "arrays": digest(content), "previous": self._last}))
+
+    def read_result(self) -> dict[str, Array] | None:
+        """What was found, if the run is over."""
+        if not (self.path / "result.json").exists():
+            return None
+        plain = opened(self.path / "result.json")
+        content = (self.path / "test.npz").read_bytes() if (self.path / "test.npz").exists() else b""
+        if plain["previous"] != self._last or plain["arrays"] != digest(content):
+            raise UserError(f"The result in {self.path} was altered or belongs to another run; remove result.json.")
+        return unpack(content)
+
+    def load(self, number: int) -> dict[str, Array]:
+        return read_step(self.path, number)
+
+
+def read_chain(path: Path) -> tuple[list[StepRecord], str, set[int]]:
+    """All records in order, the hash of the last one, and which sets were dropped; `UserError` where the chain is broken."""
+    last, dropped, records = digest((path / "run.json").read_bytes()), set[int](), []
+    files = sorted((path / "steps").glob("*.json"))
+    for number, place in enumerate(files, start=1):
+        if place.name != f"{number:06d}.json":
+            raise UserError(
+                f"The record of step {number} is missing in {path}; name another folder, or remove later steps."
+            )
+        plain = opened(place)
+        if plain["previous"] != last or plain["number"] != number:
+            raise UserError(
+                f"Step {number} in {path} does not belong to this run; remove it and later steps to go on from step {number - 1}."
+            )
+        last = digest(place.read_bytes())
+        dropped |= set(plain["dropped"])
+        records.append(StepRecord.of_json(plain))
+    return records, last, dropped
+
+
+def read_step(path: Path, number: int) -> dict[str, Array]:
+    """The set after step `number`, as arrays; `UserError` if the file is not the one that was written."""
+    place = path / "steps" / f"{number:06d}.npz"
+    said = opened(place.with_suffix(".json"))["arrays"]
+    try:
+        content = place.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"The set after step {number} is not in {path} (any more).") from None
+    if digest(content) != said:
+        raise UserError(
+            f"{place} was cut short or altered; remove the files of step {number} and later ones to go on from step {number - 1}."
+        )
+    return unpack(content)
+
+
+def _short(value: Any) -> str:
+    text = "not set" if value is None else json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -1,0 +1,195 @@
+"""`verify`: a stored run, checked again.
+
+- hashes: of the data, the request, every step and the result, along their chain;
+- recomputed: every stored step taken again by its engine from the stored set before it, to the same bits (where the run has no
+  wall-clock limits);
+- second opinion: single points of every stored step in ball arithmetic, without engine code (`certify.second`);
+- trainings: fresh datasets of the threat, sampled and attacked, trained for real: inside the bounds, and certificates hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mibp_cert.certify import second
+from mibp_cert.certify.archive import opened, read_chain, read_step
+from mibp_cert.certify.attack import AttackSettings, attack, check_certificates
+from mibp_cert.certify.bounds import Inputs, states_of
+from mibp_cert.certify.run import CertifiedRun
+from mibp_cert.certify.stored import Request
+from mibp_cert.certify.train import attack_steps, load_run, make_engine, plan_steps
+from mibp_cert.engines.base import Box, Engine
+from mibp_cert.engines.rounding import Array
+from mibp_cert.errors import MibpCertError, SoundnessError
+from mibp_cert.nets import Step
+from mibp_cert.threats import Threat, ThreatSet
+
+Hear = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked: whether it holds, and what was found, in words."""
+
+    name: str
+    holds: bool
+    words: str
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How much is checked: `points` at random and `parameters` pushed both ways for the second opinion on each step; whether
+    steps are `recomputed`; and the fresh datasets, drawn with `seed`."""
+
+    points: int = 4
+    parameters: int = 4
+    recompute: bool = True
+    members: int = 60
+    seed: int = 1
+
+
+def verify(
+    path: str | Path, settings: AuditSettings | None = None, threat: Threat | None = None, hear: Hear = lambda _: None
+) -> list[Check]:
+    """Everything there is to check about the run in this directory; `threat` where the file cannot hold it (rules)."""
+    settings, path = settings or AuditSettings(), Path(path)
+    hear("hashes")
+    try:
+        records, _, _ = read_chain(path)
+        request = Request.read(path, threat)
+        kept = [n for n in range(1, len(records) + 1) if (path / "steps" / f"{n:06d}.npz").exists()]
+        arrays = {n: read_step(path, n) for n in kept}
+        run = load_run(path, threat) if (path / "result.json").exists() else None
+        same = request.description() == opened(path / "run.json")["description"]
+    except MibpCertError as error:
+        return [Check("hashes", False, str(error))]
+    found = [Check("hashes", True, f"data, request, {len(records)} step(s) and result are as they were written")]
+    if not same:
+        found.append(Check("request", False, "this version reads the stored request otherwise than it was written"))
+    audit = _Audit(request, arrays, settings, hear)
+    try:
+        found += audit.steps()
+    finally:
+        audit.engine.close()
+    if run is None:
+        found.append(Check("result", True, "the run is not finished: there are no certificates yet"))
+        return found
+    return [*found, _stored_bounds(run, arrays), *_trainings(run, settings, hear)]
+
+
+class _Audit:
+    """The stored steps of one run."""
+
+    def __init__(
+        self, request: Request, arrays: dict[int, dict[str, Array]], settings: AuditSettings, hear: Hear
+    ) -> None:
+        self.request, self.arrays, self.settings, self.hear = request, arrays, settings, hear
+        self.threat = request.threat.bind(request.train)
+        self.engine: Engine = make_engine(
+            request.engine, request.solver, request.relational, request.unroll, lambda done, total: None
+        )
+        self.plan = plan_steps(request.network, request.training, request.train, request.unroll)
+        self.begin = np.zeros(request.training.optimiser.state(request.network.layout).size)
+        self.begin[: len(request.start)] = request.start
+
+    def pairs(self) -> Iterator[tuple[int, Step]]:
+        """Steps whose sets before and after are both there."""
+        for number, (step, _) in enumerate(self.plan, start=1):
+            if number in self.arrays and (number == 1 or number - 1 in self.arrays):
+                yield number, step
+
+    def before(self, number: int) -> dict[str, Array]:
+        return self.arrays[number - 1] if number > 1 else {"lower": self.begin, "upper": self.begin}
+
+    def steps(self) -> list[Check]:
+        second_wrong, changed, checked, recomputed = [], [], 0, 0
+        repeat = self.settings.recompute and self.request.repeatable
+        for number, step in self.pairs():
+            self.hear(f"step {number}")
+            checked += 1
+            second_wrong += [f"step {number}, {words}" for words in self._second(number, step)]
+            if repeat:
+                recomputed += 1
+                changed += [] if self._same(number, step) else [number]
+        found = [
+            Check(
+                "second opinion",
+                not second_wrong,
+                f"{checked} step(s) evaluated at single points in ball arithmetic: "
+                + ("every result is in the stored set" if not second_wrong else "; ".join(second_wrong[:5])),
+            )
+        ]
+        if repeat:
+            words = f"{recomputed} step(s) taken again from the stored sets: "
+            words += "the same bits" if not changed else f"other bounds after step(s) {', '.join(map(str, changed))}"
+            found.append(Check("recomputed", not changed, words))
+        elif self.settings.recompute:
+            found.append(Check("recomputed", True, "left out: wall-clock limits of the solver cannot be repeated"))
+        return found
+
+    def _cases(self, number: int) -> Iterator[tuple[ThreatSet, dict[str, Array], dict[str, Array]]]:
+        """Each case of the threat with its own sets before and after."""
+        cases = self.threat.cases(self.request.relational.cases) if self.request.engine == "relational" else ()
+        before, after = self.before(number), self.arrays[number]
+        if not cases:
+            yield self.threat, before, after
+        for i, threat in enumerate(cases):
+            own = f"case{i}_"
+            mine = [{k.removeprefix(own): a for k, a in part.items() if k.startswith(own)} for part in (before, after)]
+            yield threat, mine[0] or before, mine[1]
+
+    def _second(self, number: int, step: Step) -> list[str]:
+        wrong: list[str] = []
+        for case, (threat, before, after) in enumerate(self._cases(number)):
+            noise = threat.noise()
+            old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
+            rng = np.random.default_rng([self.settings.seed, number, case])
+            points = second.points_of(new, rng, self.settings.points, self.settings.parameters)
+            wrong += second.check_step(old, new, step, noise, points)
+        return wrong
+
+    def _same(self, number: int, step: Step) -> bool:
+        """Does the engine come to the same bits again?"""
+        box = Box.point(self.begin) if number == 1 else self.engine.restore(self.before(number), self.threat)
+        again, _ = self.engine.advance(box, step, self.threat)
+        mine, kept = again.arrays(), self.arrays[number]
+        return all(np.array_equal(value, kept[name]) for name, value in mine.items())
+
+
+def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Check:
+    """The run's bounds are those of the step that it is about."""
+    kept = arrays.get(-(-run.steps // run.unroll))
+    count = run.network.layout.size
+    same = kept is not None and np.array_equal(kept["lower"][:count], run.bounds.lower)
+    same = same and kept is not None and np.array_equal(kept["upper"][:count], run.bounds.upper)
+    inside = run.bounds.contains(run.theta)
+    return Check("bounds", same and inside, f"the bounds after step {run.steps} hold the clean model")
+
+
+def _trainings(run: CertifiedRun, settings: AuditSettings, hear: Hear) -> list[Check]:
+    """Fresh datasets, other ones than the run's own attack used."""
+    hear("fresh trainings")
+    steps, begin = attack_steps(run)
+    members = run.threat.bind(run.train)
+    test = None if not hasattr(run.data, "test") else run.data.test
+    x = run.train.x if test is None else test.x
+    bound = None if test is None or run.test_threat is None else run.test_threat.bind(test)
+    tried = AttackSettings(members=settings.members, seed=settings.seed + 1)
+    known = run.bounds if states_of(run.bounds) else None
+    try:
+        inputs = Inputs(x, bound)
+        found = attack(
+            run.network, steps, begin, members, inputs, run.nominal if test is not None else None, known, tried
+        )
+        answer = run.test if run.test is not None else run.test_ranges
+        if answer is not None and (run.nominal is not None or run.test_ranges is not None):
+            check_certificates(found, answer, run.bounds)
+        outside = sum(not run.bounds.contains(theta) for theta in found.theta)
+    except SoundnessError as error:
+        return [Check("trainings", False, str(error))]
+    words = f"{len(found.theta)} fresh datasets of the threat trained for real, {outside} outside of the bounds"
+    return [Check("trainings", outside == 0, f"{words}; no certificate is contradicted")]

@@ -1,0 +1,314 @@
+"""Pictures of a run: how wide its bounds are, what they certify, and where they leave a prediction open.
+
+Every function draws into the `Axes` it is given, or into a figure of its own, and returns the `Axes`. Figures are made without
+pyplot, so that nothing stays open. Where a colour carries the meaning, a shape or a word says it as well. What is no number
+(diverged bounds) is left out or said in words.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from mibp_cert.certify import ABSTAIN, CertifiedRun, Predictions, Ranges
+from mibp_cert.data import Dataset, Split, steps_per_epoch
+from mibp_cert.errors import UserError
+from mibp_cert.report.drawing import (
+    ATTACKED,
+    CERTIFIED,
+    CLASS_COLOURS,
+    CLEAN,
+    OPEN,
+    SIZE,
+    Floats,
+    dot,
+    finite,
+    legend,
+    log_axis,
+    new_axes,
+    say,
+    short,
+    spread,
+    wide_axis,
+)
+
+MARKERS = "os^DvPX*"
+POINTS = 400
+"""Most data points drawn in a picture."""
+GRID_CHUNK = 600
+"""Grid points bounded at once: memory stays small."""
+
+
+def plot_radius(run: CertifiedRun, ax: Axes | None = None) -> Axes:
+    """Mean and largest radius of the parameters' bounds after each epoch and, dashed, the certified validation accuracy."""
+    ax = new_axes(ax)
+    ax.set(xlabel="epoch", ylabel="radius of the bounds")
+    if not run.history:
+        return say(ax, "no epoch was finished")
+    epochs = [record.epoch for record in run.history]
+    lines = [
+        ("largest", ATTACKED, "s", finite([record.radius_max for record in run.history])),
+        ("mean", CERTIFIED, "o", finite([record.radius_mean for record in run.history])),
+    ]
+    handles = []
+    for name, colour, marker, values in lines:
+        handles += ax.plot(epochs, values, color=colour, marker=marker, markersize=4, label=f"{name} radius")
+    log_axis(ax, np.concatenate([values for *_, values in lines]))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.grid(axis="y", alpha=0.25)
+    per_epoch = steps_per_epoch(len(run.train), run.batch_size)
+    if run.select.rule != "last":
+        handles.append(ax.axvline(run.steps / per_epoch, color=OPEN, linestyle=":", label="epoch chosen"))
+    if run.diverged is not None:
+        handles.append(ax.axvline(run.diverged / per_epoch, color=ATTACKED, linestyle=":", label="bounds diverged"))
+    validated = [record.validation_certified for record in run.history]
+    if any(value is not None for value in validated):
+        right = ax.twinx()
+        shares = [math.nan if value is None else 100 * value for value in validated]
+        handles += right.plot(
+            epochs, shares, color=CLEAN, linestyle="--", marker="^", markersize=4, label="certified accuracy"
+        )
+        right.set(ylim=(0, 105), ylabel="validation accuracy (%)")
+    legend(ax, handles)
+    return ax
+
+
+def plot_accuracy(run: CertifiedRun, ax: Axes | None = None) -> Axes:
+    """Bars: clean, attacked and certified accuracy on the test points; for a regression, the mean absolute errors."""
+    ax = new_axes(ax, (SIZE[0], 1.7))
+    if isinstance(_answer(run), Ranges):
+        scores = [run.errors.get(f"{name}_error") for name in ("nominal", "attacked", "certified")]
+        ax.set_xlabel(f"mean absolute error ({target_name(run)})")
+        texts = ["unknown" if score is None else f"{score:.3g}" for score in scores]
+        end = max((score for score in scores if score is not None), default=0.0) or 1.0
+    else:
+        scores = [run.nominal_accuracy, run.attacked_accuracy, _certified_accuracy(run)]
+        scores = [None if score is None else 100 * score for score in scores]
+        ax.set_xlabel("accuracy on the test points (%)")
+        texts = ["unknown" if score is None else f"{score:.1f} %" for score in scores]
+        end = 100.0
+    bars = list(zip(("clean", "under attack", "certified"), scores, texts, (CLEAN, ATTACKED, CERTIFIED), strict=True))
+    bars = bars if run.attack is not None else [bars[0], bars[2]]
+    for place, (_, score, text, colour) in enumerate(bars):
+        ax.barh(place, score or 0.0, color=colour, height=0.65)
+        ax.text((score or 0.0) + 0.015 * end, place, text, va="center")
+    ax.set_yticks(range(len(bars)), [name for name, *_ in bars])
+    ax.set(xlim=(0, 1.2 * end), ylim=(len(bars) - 0.5, -0.5))
+    ax.set_xticks([tick for tick in ax.get_xticks() if tick <= end])
+    return ax
+
+
+def plot_regions(run: CertifiedRun, ax: Axes | None = None, resolution: int = 60) -> Axes:
+    """Two features: where each class is certified, where the answer is *abstain*, and the training and test points.
+
+    Regions are those of inputs that are themselves right. Where the run asks a solver about each point, regions are bounded by
+    intervals instead, which may abstain more often: thousands of points would take hours.
+    """
+    if not has_regions(run.train):
+        raise UserError("Regions can be drawn for classes and two numeric columns only.")
+    if resolution < 2:
+        raise UserError(f"The resolution must be at least 2, got {resolution}.")
+    ax, columns = new_axes(ax, (SIZE[0], 3.6)), run.train.columns
+    parts = [run.train, run.data.test] if isinstance(run.data, Split) else [run.train]
+    every = np.concatenate([part.x for part in parts])
+    low, high = every.min(axis=0), every.max(axis=0)
+    pad = np.where(high > low, 0.08 * (high - low), 1.0)
+    first, second = np.linspace(low - pad, high + pad, resolution).T
+    grid = np.stack(np.meshgrid(first, second), axis=-1).reshape(-1, 2)
+    method = "interval" if run.prediction == "exact" else run.prediction
+    chunks = [grid[start : start + GRID_CHUNK] for start in range(0, len(grid), GRID_CHUNK)]
+    found = np.concatenate([run.certify(chunk, method).classes for chunk in chunks]).reshape(resolution, resolution)
+    units = [column.shift + column.scale * values for column, values in zip(columns, (first, second), strict=True)]
+    for k in [ABSTAIN, *range(len(run.train.classes))]:
+        inside = found == k
+        if inside.any():
+            # One filled outline per class: contours over the class numbers would paint a class between two others.
+            ax.contourf(*units, inside.astype(float), levels=[0.5, 1.5], colors=[_class_colour(k)], alpha=0.22)
+    for part in parts:
+        shown, trained = spread(len(part), POINTS), part is run.train
+        for k in range(len(part.classes)):
+            x, colour = part.x[shown][part.y[shown] == k], _class_colour(k)
+            u, v = (column.shift + column.scale * x[:, j] for j, column in enumerate(columns))
+            face, edge, size = (colour, "white", 26) if trained else ("none", colour, 14)
+            ax.scatter(u, v, s=size, marker=_marker(k), facecolors=face, edgecolors=edge, linewidths=0.6)
+    names = [f"class {short(name, 18)}" for name in run.train.classes[:10]]
+    handles: list[Any] = [dot(name, _class_colour(k), _marker(k)) for k, name in enumerate(names)]
+    handles.append(Patch(facecolor=OPEN, alpha=0.3, label="abstain"))
+    handles += [dot("training", OPEN, "o"), dot("test", OPEN, "o", markerfacecolor="none")][: len(parts)]
+    ax.set(xlabel=_column_label(columns[0].name), ylabel=_column_label(columns[1].name))
+    legend(ax, handles)
+    return ax
+
+
+def plot_margins(run: CertifiedRun, ax: Axes | None = None, most: int = 60) -> Axes:
+    """One bar per test point, from the proven lower to the proven upper margin of its class; above 0 it is certified.
+
+    For a regression: the proven range of each output, the part of it that attacks reach, and the target. Where there are more
+    than `most` points, an even choice of the sorted ones is shown.
+    """
+    ax = new_axes(ax)
+    answer = _answer(run)
+    if isinstance(answer, Ranges):
+        return _plot_ranges(run, answer, ax, most)
+    order = np.argsort(np.nan_to_num(answer.margin, nan=-np.inf), kind="stable")
+    shown = order[spread(len(order), most)]
+    low, high = answer.margin[shown], answer.margin_high[shown]
+    ax.set(xlabel=_count("test points by lower margin", len(shown), len(order)), ylabel="margin of the class")
+    finite = np.concatenate([low, high])[np.isfinite(np.concatenate([low, high]))]
+    if not len(finite):
+        return say(ax, "no margin is known: the bounds diverged" if not run.reached else "no margin is known")
+    states, handles = point_states(run)[shown], []
+    floor, top = min(finite.min(), 0.0), max(finite.max(), 0.0)
+    for name, colour, marker in (
+        ("certified", CERTIFIED, "o"),
+        ("attack succeeded", ATTACKED, "x"),
+        ("open", OPEN, "_"),
+    ):
+        mine = np.flatnonzero(states == name)
+        # An infinite end is drawn to the picture's edge: it has no place of its own.
+        bottom = np.nan_to_num(low[mine], nan=floor, posinf=top, neginf=floor)
+        end = np.nan_to_num(high[mine], nan=top, posinf=top, neginf=floor)
+        ax.vlines(mine, bottom, end, colors=colour, linewidth=2.2)
+        ax.scatter(mine, bottom, color=colour, marker=marker, s=14, linewidths=1.2)
+        handles.append(Line2D([], [], color=colour, marker=marker, markersize=5, label=f"{name} ({len(mine)})"))
+    ax.axhline(0, color=OPEN, linewidth=0.9)
+    wide_axis(ax, finite)
+    ax.set_xticks([])
+    legend(ax, handles)
+    return ax
+
+
+def _plot_ranges(run: CertifiedRun, answer: Ranges, ax: Axes, most: int) -> Axes:
+    assert isinstance(run.data, Split)
+    assert run.data.test.targets is not None
+    targets = target_values(run, run.data.test.targets[:, 0])
+    order = np.argsort(targets, kind="stable")
+    shown = order[spread(len(order), most)]
+    place = np.arange(len(shown))
+    ax.set(xlabel=_count("test points by target", len(shown), len(order)), ylabel=f"output ({target_name(run)})")
+    handles: list[Any] = []
+    low, high = (target_values(run, end[shown, 0]) for end in (answer.outputs.low, answer.outputs.high))
+    known = np.isfinite(low) & np.isfinite(high)
+    if known.any():
+        ax.vlines(place[known], low[known], high[known], colors=CERTIFIED, linewidth=3.2, alpha=0.55)
+        handles.append(Line2D([], [], color=CERTIFIED, linewidth=3.2, alpha=0.55, label="proven range"))
+    if run.attack is not None:
+        reached = run.attack.outputs
+        low, high = (target_values(run, finite(end[shown, 0])) for end in (reached.low, reached.high))
+        ax.vlines(place, low, high, colors=ATTACKED, linewidth=1.4)
+        handles.append(Line2D([], [], color=ATTACKED, linewidth=1.4, label="reached by attacks"))
+    ax.scatter(place, targets[shown], color=CLEAN, marker="D", s=9, zorder=3)
+    handles.append(dot("target", CLEAN, "D", markersize=4))
+    ax.set_xticks([])
+    legend(ax, handles)
+    return ax if known.any() else say(ax, "no range is known")
+
+
+def plot_confusion(run: CertifiedRun, ax: Axes | None = None) -> Axes:
+    """Test points by true class (rows) and certified class, or *abstain* (columns); the counts stand in the cells."""
+    answer = _answer(run)
+    if not isinstance(answer, Predictions) or not isinstance(run.data, Split):
+        raise UserError("This run is a regression: it has no classes to confuse.")
+    ax = new_axes(ax)
+    names = [short(name, 12) for name in run.train.classes]
+    n, y = len(names), run.data.test.y
+    column = np.where(answer.classes == ABSTAIN, n, answer.classes)
+    counts = np.zeros((n, n + 1), dtype=np.intp)
+    np.add.at(counts, (y, column), 1)
+    size = min(10.0, 80.0 / (n + 1))
+    for (i, j), count in np.ndenumerate(counts):
+        colour = OPEN if j == n else (CERTIFIED if i == j else ATTACKED)
+        # At most 0.45, so that the count stays readable on a light and on a dark page.
+        share = 0.05 + 0.4 * count / max(1, counts[i].sum())
+        ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=colour, alpha=share, linewidth=0))
+        ax.text(j, i, str(count), ha="center", va="center", fontsize=size)
+    ax.set_xticks(range(n + 1), [*names, "abstain"])
+    if n > 3 or max(map(len, names)) > 8:
+        ax.tick_params(axis="x", labelrotation=45)
+    ax.set_yticks(range(n), names)
+    ax.set(xlim=(-0.5, n + 0.5), ylim=(n - 0.5, -0.5), xlabel="certified class", ylabel="true class")
+    return ax
+
+
+def plot_blame(blame: Any, ax: Axes | None = None, most: int = 10) -> Axes:
+    """Bars: the training rows with the largest share of the uncertainty, in per cent."""
+    rows = blame.rows.head(most)
+    ax = new_axes(ax, (SIZE[0], 0.9 + 0.25 * max(1, len(rows))))
+    ax.set_xlabel("share of the uncertainty (%)")
+    if not len(rows):
+        return say(ax, "no row contributes")
+    labels = [f"row {short(row, 12)}" for row in rows["row"]]
+    if "cells" in rows:
+        labels = [f"{label}: {short(cells, 22)}" for label, cells in zip(labels, rows["cells"], strict=True)]
+    effects = finite(rows["effect"])
+    end = max(float(np.nan_to_num(effects).max()), 1e-12)
+    for place, effect in enumerate(effects.tolist()):
+        known = math.isfinite(effect)
+        ax.barh(place, effect if known else 0.0, color=CERTIFIED, height=0.7)
+        ax.text((effect if known else 0.0) + 0.015 * end, place, f"{effect:.3g}" if known else "unknown", va="center")
+    ax.set_yticks(range(len(labels)), labels)
+    ax.set(xlim=(0, 1.25 * end), ylim=(len(labels) - 0.5, -0.5))
+    return ax
+
+
+def point_states(run: CertifiedRun) -> NDArray[np.str_]:
+    """Each test point: "certified", "attack succeeded" (a trained model gives another class) or "open"."""
+    assert run.test is not None
+    states = np.where(run.test.certified, "certified", "open").astype("U16")
+    # Attacks train as far as the bounds reach; where those diverged before the end, they say nothing about its models.
+    if run.attack is not None and run.nominal is not None and run.reached:
+        changed = (run.attack.classes != run.nominal[None, :]).any(axis=0)
+        states[changed & ~run.test.certified] = "attack succeeded"
+    return states
+
+
+def target_values(run: CertifiedRun, values: Floats) -> Floats:
+    """Outputs or targets of a regression as the network sees them, in the user's units."""
+    column = run.train.target
+    return values if column is None else column.shift + column.scale * values
+
+
+def target_name(run: CertifiedRun) -> str:
+    """What a regression predicts, in a word or two."""
+    return "units of the target" if run.train.target is None else short(run.train.target.name, 24)
+
+
+def has_regions(data: Dataset) -> bool:
+    """Can `plot_regions` draw these data?"""
+    return data.targets is None and len(data.columns) == 2 and not any(column.categorical for column in data.columns)
+
+
+def _answer(run: CertifiedRun) -> Predictions | Ranges:
+    answer = run.test if run.test is not None else run.test_ranges
+    if answer is None:
+        raise UserError("This run has no test points: hand in a Split to see what is certified about predictions.")
+    return answer
+
+
+def _certified_accuracy(run: CertifiedRun) -> float | None:
+    if run.test is None or not isinstance(run.data, Split):
+        return None
+    return run.test.certified_accuracy(run.data.test.y)
+
+
+def _count(what: str, shown: int, all_of: int) -> str:
+    return what if shown == all_of else f"{what} ({shown} of {all_of} shown)"
+
+
+def _class_colour(k: int) -> str:
+    return OPEN if k == ABSTAIN else CLASS_COLOURS[k % len(CLASS_COLOURS)]
+
+
+def _marker(k: int) -> str:
+    return MARKERS[k % len(MARKERS)]
+
+
+def _column_label(name: str) -> str:
+    return f"column {name}" if name.isdigit() else short(name, 40)

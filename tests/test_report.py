@@ -1,0 +1,314 @@
+"""Pictures and the web page of a run: complete, self-contained, and safe with any name that data may carry."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mibp_cert import CertifiedRun, Dataset, LInf, Network, Split, TargetNoise, Training, certify_training, two_moons
+from mibp_cert.data import Column
+from mibp_cert.errors import UserError
+from mibp_cert.report.html import html_report
+from mibp_cert.report.plots import (
+    plot_accuracy,
+    plot_blame,
+    plot_confusion,
+    plot_margins,
+    plot_radius,
+    plot_regions,
+    point_states,
+)
+
+NASTY = ("<script>alert(1)</script>", "\"&'", "$x_1$")
+VOID = {"meta", "br", "link", "img"}
+PLOTS = {
+    "radius": plot_radius,
+    "accuracy": plot_accuracy,
+    "regions": plot_regions,
+    "margins": plot_margins,
+    "confusion": plot_confusion,
+}
+BLAME = SimpleNamespace(
+    rows=pd.DataFrame({"row": [4, 0, 2], "effect": [55.5, 10.0, math.nan], "cells": NASTY}),
+    sentence="Row 4 & <others>.",
+)
+
+
+class Page(HTMLParser):
+    """Checks that tags close in order, and gathers text, ids and pictures."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.ids: list[str] = []
+        self.labels: list[str] = []
+        self.words: list[str] = []
+        self.feed(source)
+        self.close()
+        assert self.open == []
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag == "svg":
+            self.labels.append(str(dict(attrs)["aria-label"]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+
+def _read(run: CertifiedRun, **more: Any) -> Page:
+    source = html_report(run, words=more.pop("words", "every cell may be off"), **more)
+    assert "http" not in source
+    page = Page(source)
+    assert "script" not in page.seen
+    assert len(set(page.ids)) == len(page.ids)
+    return page
+
+
+def _svg(ax: Axes) -> str:
+    target = io.StringIO()
+    with matplotlib.rc_context():
+        matplotlib.rcParams["svg.fonttype"] = "none"
+        assert isinstance(ax.figure, Figure)
+        ax.figure.savefig(target, format="svg")
+    return target.getvalue()
+
+
+def _split(features: int = 2, classes: int = 2, names: tuple[Any, ...] | None = None) -> Split:
+    rng = np.random.default_rng(0)
+    names = tuple(range(classes)) if names is None else names
+    parts = []
+    for rows in (14, 6, 10):
+        y = np.arange(rows) % len(names)
+        x = rng.normal(size=(rows, features)) + y[:, None]
+        columns = tuple(Column(NASTY[j % 3] + str(j), j, j + 1, shift=5.0, scale=10.0) for j in range(features))
+        parts.append(Dataset.of(x, [names[k] for k in y], names, columns))
+    return Split(NASTY[0], *parts)
+
+
+def _run(data: Any, eps: float = 0.05, epochs: int = 3, **options: Any) -> CertifiedRun:
+    train = data.train if isinstance(data, Split) else data
+    training = options.pop("training", None) or Training(epochs=epochs, loss="cross-entropy", learning_rate=0.3)
+    return certify_training(Network.mlp([train.features, 3, len(train.classes)]), data, LInf(eps), training, **options)
+
+
+@pytest.fixture(scope="module")
+def moons() -> CertifiedRun:
+    return _run(two_moons(0, sizes=(20, 10, 70)), eps=0.1, select="best-validation")
+
+
+@pytest.fixture(scope="module")
+def diverged() -> CertifiedRun:
+    training = Training(epochs=30, loss="cross-entropy", learning_rate=2.0)
+    run = _run(_split(), eps=1.0, engine="interval", training=training)
+    assert run.diverged is not None
+    assert not run.reached
+    return run
+
+
+@pytest.fixture(scope="module")
+def regression() -> CertifiedRun:
+    data, rng = _split(features=3), np.random.default_rng(1)
+    parts = [
+        Dataset.regression(p.x, 20 * p.x[:, 0] + rng.normal(size=len(p)))
+        for p in (data.train, data.validation, data.test)
+    ]
+    scale = parts[0].target_column(NASTY[2])
+    training = Training(epochs=3, loss="squared-error", learning_rate=0.05)
+    split = Split("line", *(part.with_target(scale) for part in parts))
+    return certify_training(Network.mlp([3, 1]), split, TargetNoise(1.0), training)
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_plots_return_the_axes_they_are_given(moons: CertifiedRun, diverged: CertifiedRun, name: str) -> None:
+    for run in (moons, diverged):
+        ax = Figure().add_subplot()
+        assert PLOTS[name](run, ax) is ax
+        assert isinstance(PLOTS[name](run), Axes)
+        assert "<text" in _svg(ax)
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_plots_carry_their_labels(moons: CertifiedRun) -> None:
+    expected = {
+        "radius": ["epoch", "mean radius", "largest radius", "epoch chosen", "certified accuracy"],
+        "accuracy": ["clean", "under attack", "certified"],
+        "regions": ["column 0", "column 1", "class 0", "class 1", "abstain", "training", "test"],
+        "margins": ["certified (", "open (", "60 of 70 shown"],
+        "confusion": ["true class", "certified class", "abstain"],
+    }
+    for name, labels in expected.items():
+        picture = _svg(PLOTS[name](moons))
+        assert [label for label in labels if label not in picture] == []
+
+
+def test_regions_are_in_the_users_units() -> None:
+    ax = plot_regions(_run(_split()), resolution=5)
+    low, high = ax.get_xlim()
+    assert -40 < low < high < 80
+    assert high - low > 20  # ten times the features' own
+
+
+def test_margins_show_what_was_proven(moons: CertifiedRun) -> None:
+    states = point_states(moons)
+    assert moons.test is not None
+    assert ((states == "certified") == moons.test.certified).all()
+    assert (moons.test.margin[states == "certified"] > 0).all()
+
+
+def test_confusion_counts_every_test_point(moons: CertifiedRun) -> None:
+    counts = [text.get_text() for text in plot_confusion(moons).texts]
+    assert len(counts) == 6
+    assert sum(map(int, counts)) == 70
+
+
+def test_blame_is_drawn_and_may_be_empty() -> None:
+    ax = Figure().add_subplot()
+    assert plot_blame(BLAME, ax, most=2) is ax
+    assert "55.5" in _svg(ax)
+    assert "row 2" not in _svg(ax)
+    assert "unknown" in _svg(plot_blame(BLAME))
+    assert "no row" in _svg(plot_blame(SimpleNamespace(rows=BLAME.rows.head(0))))
+
+
+def test_values_that_are_no_numbers_are_drawn_all_the_same(moons: CertifiedRun, regression: CertifiedRun) -> None:
+    assert moons.test is not None
+    margin, high = moons.test.margin.copy(), moons.test.margin_high.copy()
+    margin[:3], high[:4] = [-np.inf, np.nan, -1e9], [np.inf, np.nan, 1e9, np.inf]
+    wild = [replace(record, radius_mean=math.inf, radius_max=math.nan) for record in moons.history]
+    broken = replace(moons, test=replace(moons.test, margin=margin, margin_high=high), history=tuple(wild))
+    for plot in PLOTS.values():
+        assert "<text" in _svg(plot(broken))
+    still = [replace(record, radius_mean=0.0, radius_max=0.0) for record in moons.history]
+    assert plot_radius(replace(moons, history=tuple(still))).get_yscale() == "linear"
+    assert "no epoch" in _svg(plot_radius(replace(moons, history=())))
+    assert regression.test_ranges is not None
+    nothing = replace(regression.test_ranges.outputs, high=np.full((10, 1), np.inf))
+    lost = replace(regression, test_ranges=replace(regression.test_ranges, outputs=nothing))
+    assert "no range is known" in _svg(plot_margins(lost))
+    assert "unknown" in _svg(plot_accuracy(lost))
+    assert "0 of 10 outputs" in _read(lost).text
+
+
+def test_what_cannot_be_drawn_is_refused(moons: CertifiedRun, regression: CertifiedRun) -> None:
+    for plot in (plot_regions, plot_confusion):
+        with pytest.raises(UserError):
+            plot(regression)
+    with pytest.raises(UserError, match="resolution"):
+        plot_regions(moons, resolution=1)
+    alone = _run(_split(features=3).train)
+    for plot in (plot_accuracy, plot_margins, plot_confusion):
+        with pytest.raises(UserError, match="no test points"):
+            plot(alone)
+
+
+def test_report_says_what_is_certified(moons: CertifiedRun) -> None:
+    page = _read(moons, blame=BLAME, answers=["Column 1 does not matter: holds."], configuration={"eps": [0.1]})
+    assert moons.test is not None
+    certified = int(moons.test.certified.sum())
+    assert f"{certified} of 70 predictions are certified: they are the same whatever the true data were." in page.text
+    assert page.labels[:4] == ["Accuracy", "Radius of the bounds over the epochs", "Certified regions", "Margins"]
+    expected = ["What was doubted: every cell may be off.", "Clean accuracy", "Certified accuracy", "Row 4 & <others>."]
+    expected += ["Column 1 does not matter: holds.", "configuration: eps", "[0.1]", moons.train.sha256, "rounding-safe"]
+    expected += ["cross-entropy", "best-validation", "initial weights", "numpy", "What exactly is certified"]
+    assert [words for words in expected if words not in page.text] == []
+    places = [
+        page.text.index(words) for words in ("two-moons", "What was doubted", "Settings", "What exactly", "Record")
+    ]
+    assert places == sorted(places)
+
+
+def test_report_is_the_same_every_time(moons: CertifiedRun) -> None:
+    first, second = (html_report(moons, words="w") for _ in range(2))
+    assert first == second
+
+
+def test_reasons_stand_beside_the_points_that_abstain(diverged: CertifiedRun) -> None:
+    moons = _run(two_moons(1, sizes=(20, 10, 80)), eps=0.3, epochs=8)
+    states, page = point_states(moons), _read(moons)
+    assert (states != "certified").sum() > 50
+    assert "The first 50 are listed." in page.text
+    assert "another class is possible: an attack on the data shows it" in page.text
+    assert "the bounds diverged" in _read(diverged).text
+
+
+def test_names_from_data_are_escaped() -> None:
+    run = _run(_split(classes=3, names=NASTY), eps=0.3)
+    blame = SimpleNamespace(rows=BLAME.rows, sentence=NASTY[0])
+    source = html_report(run, words=NASTY[0], blame=blame, answers=NASTY, configuration=dict.fromkeys(NASTY, NASTY))
+    page = Page(source)
+    assert "script" not in page.seen
+    assert "<script" not in source
+    assert page.text.count(NASTY[0]) >= 6
+    picture = re.findall(r"<svg.*?</svg>", source, flags=re.DOTALL)[2]
+    assert "$x_1$" in picture  # as text, not as a formula
+    assert "&lt;script&gt;" in picture
+    assert "\"&amp;'" in picture
+
+
+def test_odd_names_do_not_disturb_a_picture() -> None:
+    run = _run(_split(classes=3, names=("_hidden", "two\nlines\x07 x", "漢字 and much too long for any legend")))
+    page = _read(run)
+    assert "class _hidden" in page.text
+    assert "class two lines x" in page.text
+    assert "漢字" in page.text
+
+
+def test_report_of_a_diverged_run(diverged: CertifiedRun) -> None:
+    page = _read(diverged)
+    assert f"The bounds diverged at step {diverged.diverged}" in page.text
+    assert "0 of 10 predictions are certified" in page.text
+    assert "no margin is known" in page.text
+
+
+def test_report_of_a_regression(regression: CertifiedRun) -> None:
+    page = _read(regression)
+    assert "10 of 10 outputs have a proven range" in page.text
+    assert "Certified error" in page.text
+    assert NASTY[2] in page.text
+    assert page.labels == ["Mean absolute error", "Radius of the bounds over the epochs", "Ranges of the outputs"]
+    assert regression.data.test.targets is not None
+    wanted = regression.train.target
+    assert f"{wanted.shift + wanted.scale * regression.data.test.targets[0, 0]:.4g}" in page.text
+
+
+def test_report_without_attack() -> None:
+    page = _read(_run(_split(features=3, classes=3), eps=0.3, attacked=False))
+    assert "No attack was tried." in page.text
+    assert "no attack was tried" in page.text
+    assert "under attack" not in " ".join(page.labels)
+    assert "Certified regions" not in page.labels
+
+
+def test_report_without_test_data() -> None:
+    page = _read(_run(_split().train))
+    assert "There are no test data" in page.text
+    assert page.labels == ["Radius of the bounds over the epochs", "Certified regions"]
