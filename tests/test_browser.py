@@ -117,6 +117,8 @@ def _open(driver: Any, page: Path, width: int, scheme: str) -> None:
     preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
     driver.get(page.as_uri())
+    # Two frames later the page has been laid out and painted on the emulated screen.
+    driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -126,7 +128,11 @@ def test_report_is_whole_and_readable(
     driver: Any, pages: dict[str, Path], tmp_path: Path, name: str, width: int, scheme: str
 ) -> None:
     _open(driver, pages[name], width, scheme)
-    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})
+    # The size is said outright: a browser that has just started may take its window to be 0 wide.
+    height = driver.execute_script("return document.documentElement.scrollHeight")
+    whole = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    asked = {"format": "png", "captureBeyondViewport": True, "clip": whole}
+    shot = driver.execute_cdp_cmd("Page.captureScreenshot", asked)
     folder = Path(os.environ.get("MIBP_CERT_SCREENSHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"report-{name}-{width}-{scheme}.png").write_bytes(base64.b64decode(shot["data"]))

@@ -153,7 +153,7 @@ def test_conditions_are_decided_as_every_model_says(method: str) -> None:
     assert verdicts[0] is verdicts[2] is verdicts[3] is Verdict.HOLDS
     assert verdicts[4] is Verdict.FAILS
     if method == "exact":
-        # Each side alone can fail, together they cannot: only the exact check sees that.
+        # Each side alone can fail, together they cannot.
         assert verdicts[1] is verdicts[5] is Verdict.HOLDS
 
 

@@ -8,6 +8,9 @@
 True
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from mibp_cert.certify import (
     AttackSettings,
     Callbacks,
@@ -17,14 +20,19 @@ from mibp_cert.certify import (
     Selection,
     Training,
     certify_training,
+    load_run,
+    resume_run,
 )
+from mibp_cert.certify.blame import Blame, blame
 from mibp_cert.certify.collective import Flips, collective
+from mibp_cert.certify.compare import compare
 from mibp_cert.certify.properties import Verdict, fair, holds, monotone
+from mibp_cert.certify.tolerance import Family, Tolerance, tolerance
 from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSet, RelationalSettings
-from mibp_cert.errors import MibpCertError, SolverUnavailable, SoundnessError, UserError
+from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
 from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, Network, ReLU, Sigmoid, Tanh
 from mibp_cert.threats import (
     L1,
@@ -45,21 +53,52 @@ from mibp_cert.threats import (
     column,
     label_is,
 )
+from mibp_cert.threats.plain import in_words, threat_from_json
+
+if TYPE_CHECKING:
+    from mibp_cert.certify.audit import AuditSettings, verify
+    from mibp_cert.estimator import CertifiedClassifier, CertifiedRegressor
+    from mibp_cert.report.html import html_report
+    from mibp_cert.torch import from_torch, to_torch
+
+_LATER = {
+    "AuditSettings": "certify.audit",
+    "CertifiedClassifier": "estimator",
+    "CertifiedRegressor": "estimator",
+    "from_torch": "torch",
+    "html_report": "report.html",
+    "to_torch": "torch",
+    "verify": "certify.audit",
+}
+"""Names whose modules are loaded when they are first used: scikit-learn and matplotlib take seconds to import."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(f"mibp_cert.{_LATER[name]}"), name)
+    raise AttributeError(f"module 'mibp_cert' has no attribute {name!r}")
+
 
 __all__ = [
     "L1",
     "L2",
     "AnyCategory",
     "AttackSettings",
+    "AuditSettings",
     "AvgPool2d",
+    "Blame",
     "Box",
     "Budget",
     "Callbacks",
+    "CertifiedClassifier",
+    "CertifiedRegressor",
     "CertifiedRun",
     "Column",
     "Confusable",
     "Conv2d",
     "Dataset",
+    "Diverged",
+    "Family",
     "Flatten",
     "Flips",
     "LInf",
@@ -89,15 +128,27 @@ __all__ = [
     "Tanh",
     "TargetNoise",
     "Threat",
+    "Tolerance",
     "Training",
     "UserError",
     "Verdict",
+    "blame",
     "certify_training",
     "collective",
     "column",
+    "compare",
     "fair",
+    "from_torch",
     "holds",
+    "html_report",
+    "in_words",
     "label_is",
+    "load_run",
     "monotone",
+    "resume_run",
+    "threat_from_json",
+    "to_torch",
+    "tolerance",
     "two_moons",
+    "verify",
 ]

@@ -25,3 +25,7 @@ class UnsupportedOperation(UserError):
 
 class SoundnessError(MibpCertError):
     """A bound is NaN, infinite or inverted: the run stops, since nothing could be certified from it."""
+
+
+class Diverged(SoundnessError):
+    """The bounds grew beyond all use before the first epoch was over: there is nothing to certify from."""

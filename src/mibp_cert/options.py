@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from mibp_cert.data import Split
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Tanh
-from mibp_cert.threats import Budget, LabelFlips, LInf, TargetNoise
+from mibp_cert.threats import AnyCategory, Budget, LabelFlips, LInf, Nothing, TargetNoise
 from mibp_cert.threats.compose import Catalogued
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -18,14 +23,72 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def threat_of(eps: float, rows: int | None, flips: int, target_eps: float) -> Catalogued:
-    """Noise of every cell (or of a few rows), wrong labels, and noise of the targets, all at once."""
-    threat: Catalogued = LInf(eps) if rows is None else Budget(LInf(eps), rows=rows)
-    threat = threat & LabelFlips(flips) if flips else threat
-    return threat & TargetNoise(target_eps) if target_eps else threat
+def threat_of(
+    eps: str | float | Mapping[str, Any] | None = None,
+    rows: int | None = None,
+    flips: int = 0,
+    target_eps: float = 0.0,
+    any_category: Sequence[str] = (),
+) -> Catalogued:
+    """Noise of cells and wrong categories (in all rows or in a few), wrong labels, and noise of the targets, all at once.
+
+    `eps`: one number for every numeric column, or one for each, in its units or in per cent of the value.
+
+    >>> threat_of("age=1,income=5%").to_json()["threats"][1]
+    {'kind': 'linf', 'eps': {'income': 0.05}, 'relative': True}
+    """
+    parts: list[Catalogued] = [] if eps is None else _noise(eps)
+    parts += [AnyCategory(list(any_category))] if any_category else []
+    if rows is not None:
+        if not parts:
+            raise UserError("--rows limits how many rows are off: say by how much with --eps, or name --any-category.")
+        parts = [Budget(_together(parts), rows=rows)]
+    parts += [LabelFlips(flips)] if flips else []
+    parts += [TargetNoise(target_eps)] if target_eps else []
+    return _together(parts) if parts else Nothing()
 
 
-def network_of(data: Split, hidden: str | None, activation: str, conv: str | None, logits: int | None) -> Network:
+def _together(parts: list[Catalogued]) -> Catalogued:
+    both = parts[0]
+    for part in parts[1:]:
+        both = both & part
+    return both
+
+
+def _noise(eps: str | float | Mapping[str, Any]) -> list[Catalogued]:
+    """`0.1`, `5%`, or `age=1,income=5%`."""
+    if not isinstance(eps, str):
+        return [LInf(dict(eps) if isinstance(eps, Mapping) else eps)]
+    if "=" not in eps:
+        amount, share = _amount(eps)
+        return [LInf(amount, relative=share)]
+    plain: dict[str, float] = {}
+    relative: dict[str, float] = {}
+    for part in eps.split(","):
+        name, sign, value = part.rpartition("=")
+        if not sign or not name.strip():
+            raise UserError(f"--eps takes a number, or columns with numbers such as age=1,income=5%; got {eps!r}.")
+        amount, share = _amount(value)
+        (relative if share else plain)[name.strip()] = amount
+    return [*([LInf(plain)] if plain else []), *([LInf(relative, relative=True)] if relative else [])]
+
+
+def _amount(text: str) -> tuple[float, bool]:
+    share = text.strip().endswith("%")
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        raise UserError(f"--eps takes numbers such as 0.1 or 5%, got {text!r}.") from None
+    return (value / 100.0, True) if share else (value, False)
+
+
+def network_of(
+    data: Split,
+    hidden: str | Sequence[int] | None,
+    activation: str,
+    conv: str | Sequence[int] | None,
+    logits: int | None,
+) -> Network:
     """A fully connected network, after one convolution where the data are images."""
     if activation not in ACTIVATIONS:
         raise UserError(f"There is no activation called {activation!r}; choose one of {', '.join(ACTIVATIONS)}.")
@@ -50,8 +113,18 @@ def network_of(data: Split, hidden: str | None, activation: str, conv: str | Non
     return Network((first, between, Flatten(), *rest.layers), shape)
 
 
-def _sizes(text: str) -> list[int]:
+def _sizes(text: str | Sequence[int]) -> list[int]:
+    if not isinstance(text, str):
+        return [int(size) for size in text]
     try:
         return [int(part) for part in text.split(",") if part.strip()] if text.strip() != "none" else []
     except ValueError:
         raise UserError(f"--hidden takes sizes separated by commas, such as 20 or 5,5; got {text!r}.") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A network and the parameters that its training starts from, such as those of a user's PyTorch module."""
+
+    network: Network
+    theta: NDArray[np.float64]

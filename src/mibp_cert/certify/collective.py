@@ -91,7 +91,7 @@ def _proven(run: CertifiedRun, states: tuple[RelationalSet, ...], x: Array, nomi
     if any(task is None for task in tasks):
         return len(x)
     limits = Limits(seconds / len(tasks), None, 0.5)
-    with WorkerPool(run.solver.jobs) as pool:
+    with WorkerPool(run.solver.jobs, run.solver.parallel) as pool:
         groups = [[i] for i in range(len(tasks))]
         found = [value for _, value in pool.map(_largest, ([t for t in tasks if t is not None], limits), groups)]
     if any(value is None or not np.isfinite(value) for value in found):

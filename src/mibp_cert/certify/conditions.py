@@ -90,7 +90,7 @@ def prove(
     if known is not None or method != "exact":
         return known
     every = np.arange(len(parts), dtype=np.intp)
-    with WorkerPool(settings.jobs) as pool:
+    with WorkerPool(settings.jobs, settings.parallel) as pool:
         found, _ = solve(make, model.network.layout, box, inputs, settings, pool, elements=every)
         ranges = {id(part): Interval(found.lower[i], found.upper[i]) for i, part in enumerate(parts)}
         known = _decide(formula, ranges)

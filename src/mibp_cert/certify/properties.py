@@ -161,7 +161,7 @@ def monotone(
     least = np.where(found.sound, found.low, -np.inf)[:, 0]
     undecided = np.flatnonzero(least < 0)
     if method == "exact" and len(undecided) and Interval(run.bounds.lower, run.bounds.upper).sound.all():
-        with WorkerPool(run.solver.jobs) as pool:
+        with WorkerPool(run.solver.jobs, run.solver.parallel) as pool:
             proven, _ = solve(
                 make,
                 network.layout,

@@ -26,6 +26,7 @@ from mibp_cert.certify.predict import (
 from mibp_cert.data import Dataset, Split, effective_batch_size, steps_per_epoch
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.relational import RelationalSettings
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.nets import SGD, Network, learning_rates
@@ -137,6 +138,7 @@ class CertifiedRun:
     soundness: str
     prediction: str
     solver: SolverSettings
+    relational: RelationalSettings
     unroll: int
     start: Array
     """The initial parameters `θ₀`."""
@@ -242,7 +244,11 @@ class CertifiedRun:
         """
         if self.train.targets is not None:
             raise UserError("This run is a regression: ask for ranges(x), not for classes.")
-        inputs, method = self.inputs(x, threat, labels), method or self.prediction
+        return self.certify_inputs(self.inputs(x, threat, labels), method, margin)
+
+    def certify_inputs(self, inputs: Inputs, method: str | None = None, margin: float = 0.0) -> Predictions:
+        """Certified classes of inputs that are bound to their threat already."""
+        method = method or self.prediction
         if not self.reached:
             return abstain(self.network, self.theta, inputs.x, method)
         return predict(self.network, self.bounds, inputs, method, self.solver, margin=margin)
@@ -280,7 +286,11 @@ class CertifiedRun:
     def ranges(self, x: ArrayLike, method: str | None = None, *, threat: Threat | None = None) -> Ranges:
         """Proven ranges of the network's outputs for new rows, for every model that training could have produced; those of a
         regression are in the units of its targets."""
-        inputs, method = self.inputs(x, threat), method or self.prediction
+        return self.ranges_of(self.inputs(x, threat), method)
+
+    def ranges_of(self, inputs: Inputs, method: str | None = None) -> Ranges:
+        """Proven ranges of the outputs for inputs that are bound to their threat already."""
+        method = method or self.prediction
         if not self.reached:
             return unknown_ranges(self.network, inputs.x, method)
         return self.in_units(predict_ranges(self.network, self.bounds, inputs, method, self.solver))

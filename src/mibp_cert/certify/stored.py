@@ -96,6 +96,9 @@ class Request:
                 found[f"{name}_targets"] = part.targets
             if part.missing is not None:
                 found[f"{name}_missing"] = part.missing
+            if part.index is not None:
+                names = part.index
+                found[f"{name}_index"] = names if names.dtype.kind in "iuU" else np.array([str(n) for n in names])
         return found
 
     @classmethod
@@ -219,6 +222,7 @@ def _dataset(name: str, arrays: Mapping[str, Array], plain: Mapping[str, Any], t
         None if missing is None else missing.astype(bool),
         arrays.get(f"{name}_targets"),
         target,
+        arrays.get(f"{name}_index"),
     )
 
 

@@ -34,7 +34,7 @@ from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.mibp import MibpEngine
 from mibp_cert.engines.relational import RelationalEngine, RelationalSettings
 from mibp_cert.engines.rounding import Array
-from mibp_cert.errors import SoundnessError, UnsupportedOperation, UserError
+from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Capability, WorkerPool, solver_named
@@ -236,7 +236,7 @@ def _run(r: Request, made: Engine, hear: Callbacks, archive: Archive | None) -> 
             history += [] if record is None else [record]
         diverged = None if reached == sum(size for _, size in plan) else totals_steps(totals, plan)
         if chosen is None:
-            raise SoundnessError(
+            raise Diverged(
                 f"The bounds diverged: no prediction can be certified after step {diverged}, within the first epoch; use a "
                 "smaller eps or learning rate."
             )
@@ -258,6 +258,7 @@ def _run(r: Request, made: Engine, hear: Callbacks, archive: Archive | None) -> 
         soundness="solver-tolerance" if r.prediction == "exact" else made.soundness,
         prediction=r.prediction,
         solver=r.solver,
+        relational=r.relational,
         unroll=made.unroll,
         start=r.start,
         bounds=chosen.box,
@@ -467,7 +468,7 @@ def _predict(
         if regression:
             return unknown_ranges(r.network, inputs.x, r.prediction)
         return abstain(r.network, chosen.theta, inputs.x, r.prediction)
-    with made.pool if isinstance(made, MibpEngine) else WorkerPool(r.solver.jobs) as pool:
+    with made.pool if isinstance(made, MibpEngine) else WorkerPool(r.solver.jobs, r.solver.parallel) as pool:
         if regression:
             return predict_ranges(r.network, chosen.box, inputs, r.prediction, r.solver, pool)
         return predict(r.network, chosen.box, inputs, r.prediction, r.solver, pool)

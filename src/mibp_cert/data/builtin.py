@@ -15,11 +15,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, make_moons
-from sklearn.preprocessing import StandardScaler
 
 from mibp_cert.data.dataset import Dataset, Split
-from mibp_cert.data.table import Recipe
+from mibp_cert.data.table import Column, Recipe
 from mibp_cert.errors import UserError
 
 DATA_FOLDER = "MIBP_CERT_DATA"
@@ -32,7 +30,7 @@ NPHA_MENTAL = "Mental Health"
 
 def two_moons(seed: int = 0, *, noise: float = 0.1, sizes: tuple[int, int, int] = (100, 200, 200)) -> Split:
     """Two interleaving half circles (scikit-learn's `make_moons`): 100 training, 200 validation, 200 test points."""
-    x, y = make_moons(sum(sizes), noise=noise, random_state=seed)
+    x, y = _sklearn("make_moons")(sum(sizes), noise=noise, random_state=seed)
     ends = (sizes[0], sizes[0] + sizes[1])
     parts = [Dataset.of(x[a:b], y[a:b], (0, 1)) for a, b in ((0, ends[0]), ends, (ends[1], None))]
     return Split("two-moons", *parts)
@@ -40,20 +38,20 @@ def two_moons(seed: int = 0, *, noise: float = 0.1, sizes: tuple[int, int, int] 
 
 def iris(seed: int = 0) -> Split:
     """Three kinds of iris: 100 training, 25 validation, 25 test rows, standardised."""
-    x, y = load_iris(return_X_y=True)
-    return _standardised("iris", x, y, seed, (100, 25, 25))
+    return _standardised("iris", _sklearn("load_iris")(), seed, (100, 25, 25))
 
 
 def iris2(seed: int = 0) -> Split:
     """The first two kinds of iris: 50 training, 25 validation, 25 test rows, standardised."""
-    x, y = load_iris(return_X_y=True)
-    return _standardised("iris2", x[y < 2], y[y < 2], seed, (50, 25, 25))
+    found = _sklearn("load_iris")()
+    keep = found.target < 2
+    found.data, found.target = found.data[keep], found.target[keep]
+    return _standardised("iris2", found, seed, (50, 25, 25))
 
 
 def breast_cancer(seed: int = 0) -> Split:
     """Breast Cancer Wisconsin, 30 features: 369 training, 100 validation, 100 test rows, standardised."""
-    x, y = load_breast_cancer(return_X_y=True)
-    return _standardised("breast-cancer", x, y, seed, (369, 100, 100))
+    return _standardised("breast-cancer", _sklearn("load_breast_cancer")(), seed, (369, 100, 100))
 
 
 def npha(seed: int = 0, path: Path | None = None, *, without_refused: bool = False) -> Split:
@@ -125,17 +123,37 @@ def _download_npha() -> pd.DataFrame:
     return table.astype(np.int64)
 
 
-def _standardised(name: str, x: Any, y: Any, seed: int, sizes: tuple[int, int, int]) -> Split:
-    order = np.random.default_rng(seed).permutation(len(x))[: sum(sizes)]
-    train, validation, test = np.split(order, np.cumsum(sizes)[:-1])
-    scaler = StandardScaler().fit(x[train])
+def _sklearn(name: str) -> Callable[..., Any]:
+    """One of scikit-learn's data sets; it takes a second to import, which only those who use it should wait for."""
+    from sklearn import datasets
+
+    found: Callable[..., Any] = getattr(datasets, name)
+    return found
+
+
+def _scaled(x: Any, train: Any) -> Any:
+    """Every column with mean 0 and deviation 1 on the training rows."""
+    from sklearn.preprocessing import StandardScaler
+
+    return StandardScaler().fit(x[train]).transform(x)
+
+
+def _named(found: Any) -> tuple[Column, ...]:
+    """Columns by the names that scikit-learn gives; amounts of threats are in standard deviations."""
+    return tuple(Column(str(name), j, j + 1) for j, name in enumerate(found.feature_names))
+
+
+def _standardised(name: str, found: Any, seed: int, sizes: tuple[int, int, int]) -> Split:
+    order = np.random.default_rng(seed).permutation(len(found.data))[: sum(sizes)]
+    parts = np.split(order, np.cumsum(sizes)[:-1])
+    x, y, columns = _scaled(found.data, parts[0]), found.target, _named(found)
     classes = tuple(np.unique(y).tolist())
-    return Split(name, *(Dataset.of(scaler.transform(x[rows]), y[rows], classes) for rows in (train, validation, test)))
+    return Split(name, *(Dataset.of(x[rows], y[rows], classes, columns) for rows in parts))
 
 
 def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, int, int] = (200, 60, 100)) -> Split:
     """Images of two handwritten digits, 8×8 pixels line by line, brightness from 0 to 1; for `Network`s of shape (1, 8, 8)."""
-    x, y = load_digits(return_X_y=True)
+    x, y = _sklearn("load_digits")(return_X_y=True)
     chosen = np.isin(y, pair)
     x, y = x[chosen] / 16.0, y[chosen]
     order = np.random.default_rng(seed).permutation(len(x))[: sum(sizes)]
@@ -145,12 +163,12 @@ def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, i
 
 def diabetes(seed: int = 0, *, sizes: tuple[int, int, int] = (242, 100, 100)) -> Split:
     """Disease progression of 442 patients from 10 measurements: a regression; features and target are standardised."""
-    x, y = load_diabetes(return_X_y=True)
-    order = np.random.default_rng(seed).permutation(len(x))[: sum(sizes)]
+    found = _sklearn("load_diabetes")()
+    order = np.random.default_rng(seed).permutation(len(found.data))[: sum(sizes)]
     rows = np.split(order, np.cumsum(sizes)[:-1])
-    scaler = StandardScaler().fit(x[rows[0]])
+    x, y = _scaled(found.data, rows[0]), found.target
     middle, spread = y[rows[0]].mean(), y[rows[0]].std()
-    parts = (Dataset.regression(scaler.transform(x[part]), (y[part] - middle) / spread) for part in rows)
+    parts = (Dataset.regression(x[part], (y[part] - middle) / spread, _named(found)) for part in rows)
     return Split("diabetes", *parts)
 
 

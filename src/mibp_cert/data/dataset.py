@@ -35,6 +35,8 @@ class Dataset:
     """For regression: what is to be predicted (n × 1); there are no classes then."""
     target: Column | None = None
     """For regression: how the user's targets became these, `(value − shift) / scale`; None: they are as handed in."""
+    index: NDArray[Any] | None = None
+    """The user's own names of the rows, such as the index of a table; None: they are numbered from 0."""
 
     @classmethod
     def of(
@@ -111,8 +113,8 @@ class Dataset:
         recipe = Recipe.fit(features, **options) if recipe is None else recipe
         x, missing = recipe.apply(features)
         if regression:
-            return cls.regression(x, labels.to_numpy(), recipe.columns, missing)
-        return cls.of(x, labels.to_numpy(), classes, recipe.columns, missing)
+            return cls.regression(x, labels.to_numpy(), recipe.columns, missing).named(frame.index)
+        return cls.of(x, labels.to_numpy(), classes, recipe.columns, missing).named(frame.index)
 
     def column(self, name: Any) -> int:
         """Number of a column given by name or number."""
@@ -122,7 +124,15 @@ class Dataset:
         """The same data with these rows only."""
         missing = None if self.missing is None else self.missing[rows]
         targets = None if self.targets is None else frozen(self.targets[rows])
-        return replace(self, x=frozen(self.x[rows]), y=self.y[rows], missing=missing, targets=targets)
+        index = None if self.index is None else self.index[rows]
+        return replace(self, x=frozen(self.x[rows]), y=self.y[rows], missing=missing, targets=targets, index=index)
+
+    def named(self, index: ArrayLike) -> Dataset:
+        """The same data with names for the rows."""
+        names = np.asarray(index)
+        if names.shape != (len(self.x),):
+            raise UserError(f"There are {len(self.x)} rows, but their names have shape {names.shape}.")
+        return replace(self, index=names)
 
     def target_column(self, name: str = "target") -> Column:
         """The scaling that gives the targets of a regression mean 0 and deviation 1."""

@@ -54,26 +54,27 @@ class Reading:
 
 
 def read_table(path: str | Path, reading: Reading) -> pd.DataFrame:
-    """The file as a table, every cell a number, a text or missing; columns to be dropped are not in it."""
+    """The file as a table, every cell a number, a text or missing; columns to be dropped are not in it. The index holds the
+    lines of the file (a row that spans several: its last)."""
     path = Path(path)
-    header, rows = _checked_lines(path, reading)
+    header, rows, lines = _checked_lines(path, reading)
     names = [name.strip() for name in header]
     _check_names(path, names)
     for name in (reading.target, *reading.drop, *reading.categorical):
         _known(name, names, path)
-    frame = pd.DataFrame(rows, columns=names, dtype=object)
+    frame = pd.DataFrame(rows, columns=names, dtype=object, index=pd.Index(lines, name="line"))
     frame = frame.drop(columns=list(reading.drop))
     gone = {*MISSING, *reading.missing}
     for name in frame.columns:
         frame[name] = _typed(str(name), frame[name], gone, reading)
     lost = frame[reading.target].isna()
     if lost.any() and reading.unlabelled != "drop":
-        first = int(np.flatnonzero(lost.to_numpy())[0]) + 2
+        first = int(frame.index[lost][0])
         raise UserError(
             f"{int(lost.sum())} of {len(frame)} rows have no value in the target column '{reading.target}' (first in line "
             f"{first}); fill them in, or leave those rows out with --unlabelled drop."
         )
-    return frame[~lost].reset_index(drop=True)
+    return frame[~lost]
 
 
 def split_table(frame: pd.DataFrame, reading: Reading, seed: int, name: str, test: pd.DataFrame | None = None) -> Split:
@@ -85,7 +86,7 @@ def split_table(frame: pd.DataFrame, reading: Reading, seed: int, name: str, tes
     _check_size(frame, reading, test)
     rng = np.random.default_rng([seed, 3])
     if reading.sample is not None and reading.sample < len(frame):
-        frame = frame.iloc[np.sort(rng.choice(len(frame), reading.sample, replace=False))].reset_index(drop=True)
+        frame = frame.iloc[np.sort(rng.choice(len(frame), reading.sample, replace=False))]
         _check_size(frame, reading, test)
     regression = is_regression(frame, reading)
     order = _stratified(frame[reading.target], regression, rng)
@@ -134,8 +135,8 @@ def missing_columns(frame: pd.DataFrame) -> dict[str, int]:
     return {str(name): int(count) for name, count in frame.isna().sum().items() if count}
 
 
-def _checked_lines(path: Path, reading: Reading) -> tuple[list[str], list[list[str]]]:
-    """Header and rows as text; every row has as many fields as the header."""
+def _checked_lines(path: Path, reading: Reading) -> tuple[list[str], list[list[str]], list[int]]:
+    """Header, rows as text, and the lines that they are in; every row has as many fields as the header."""
     try:
         with path.open(encoding=reading.encoding, newline="") as source:
             first = source.readline().lstrip("\ufeff")
@@ -143,7 +144,7 @@ def _checked_lines(path: Path, reading: Reading) -> tuple[list[str], list[list[s
                 raise UserError(f"{path} is empty; the first line must name the columns.")
             separator = reading.separator or max(SEPARATORS, key=first.count)
             header = next(csv.reader([first], delimiter=separator, strict=True))
-            rows = []
+            rows, places = [], []
             lines = csv.reader(source, delimiter=separator, strict=True)
             for fields in lines:
                 if not fields:
@@ -154,6 +155,7 @@ def _checked_lines(path: Path, reading: Reading) -> tuple[list[str], list[list[s
                         f"(separated by {separator!r}); correct that line, or name the separator."
                     )
                 rows.append(fields)
+                places.append(lines.line_num + 1)
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except (IsADirectoryError, PermissionError) as error:
@@ -169,7 +171,7 @@ def _checked_lines(path: Path, reading: Reading) -> tuple[list[str], list[list[s
         raise UserError(f"{path} cannot be read as a table: {error}; check its quotes and separators.") from None
     if not rows:
         raise UserError(f"{path} has a header but no rows.")
-    return header, rows
+    return header, rows, places
 
 
 def _check_names(path: Path, names: list[str]) -> None:
@@ -203,7 +205,7 @@ def _typed(name: str, values: pd.Series[Any], gone: set[str], reading: Reading) 
             return pd.Series(found.astype(np.int64), index=text.index)
         return pd.Series(found, index=known.index).reindex(text.index)
     if 2 * len(odd) < len(known):
-        line = int(odd.index[0]) + 2
+        line = int(odd.index[0])
         raise UserError(
             f"The column '{name}' mixes numbers and text: {odd.iloc[0]!r} in line {line}. Correct it, call that text a missing "
             f"value (--na {odd.iloc[0]!r}), or take all of it as categories (--categorical {name})."

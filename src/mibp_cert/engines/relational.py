@@ -204,7 +204,9 @@ class RelationalEngine(Engine):
 
     def _budget(self, state: RelationalSet, step: Step) -> int:
         least = state.data + step.layout.size
-        budget = least + max(500, 2 * step.layout.size) if self.settings.symbols is None else self.settings.symbols
+        # Without doubt about the data only rounding is left to remember.
+        room = max(500, 2 * step.layout.size) if state.data else step.layout.size
+        budget = least + room if self.settings.symbols is None else self.settings.symbols
         if budget < least:
             raise UserError(
                 f"A budget of {budget} symbols is too small: the data's own noise needs {state.data} and the parameters' "

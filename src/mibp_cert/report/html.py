@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.certify import ABSTAIN, CertifiedRun
+from mibp_cert.certify.answers import reasons
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.data import Split
 from mibp_cert.report.drawing import DARK, INK, PAPER, colour_variable, inline_svg
@@ -21,21 +22,15 @@ from mibp_cert.report.plots import (
     plot_margins,
     plot_radius,
     plot_regions,
-    point_states,
     target_values,
 )
-from mibp_cert.report.tables import number, percent, words_of
+from mibp_cert.report.tables import number, percent
+from mibp_cert.threats.plain import in_words
 
 ROWS = 50
 """Most test points listed."""
 BLAMED = 20
 """Most training rows listed."""
-REASONS = {
-    "attack succeeded": "another class is possible: an attack on the data shows it",
-    "open": "not proven: no attack changed it, but the bounds leave it open",
-    "untried": "not proven: the bounds leave it open, and no attack was tried",
-    "diverged": "the bounds diverged",
-}
 SOUNDNESS = {
     "rounding-safe": "The bounds enclose exact arithmetic, and double precision in any order of summation; only the exponentials "
     "and hyperbolic tangents of the libraries are trusted, to 16 units in the last place.",
@@ -107,7 +102,7 @@ def _summary(run: CertifiedRun, words: str) -> list[str]:
     """What was doubted, what is certified, and three large numbers."""
     lines = [f"<p><strong>What was doubted:</strong> {escape(words.rstrip('.'))}.</p>"]
     if run.test_threat is not None:
-        lines.append(f"<p>Test inputs may be wrong, too: {escape(words_of(run.test_threat))}.</p>")
+        lines.append(f"<p>Test inputs may be wrong, too: {escape(in_words(run.test_threat))}.</p>")
     cards: list[tuple[str, str, str]] = []
     if run.test is not None and isinstance(run.data, Split):
         same, n = int(run.test.certified.sum()), len(run.data.test)
@@ -214,8 +209,9 @@ def _points(run: CertifiedRun) -> list[str]:
         return _widest(run)
     if run.test is None or run.nominal is None:
         return []
-    names, rows, why = [str(name) for name in run.train.classes], [], _reasons(run)
+    names, rows = [str(name) for name in run.train.classes], []
     attacked = run.nominal if run.attack is None else run.attack.attacked_classes(run.nominal)
+    why = reasons(run, run.test, run.nominal, None if run.attack is None else attacked)
     open_points = np.flatnonzero(run.test.classes == ABSTAIN).tolist()
     for i in open_points[:ROWS]:
         changed = names[attacked[i]] if attacked[i] != run.nominal[i] and run.reached else "–"
@@ -242,21 +238,11 @@ def _widest(run: CertifiedRun) -> list[str]:
     order, rows = np.argsort(-run.test_ranges.width.max(axis=1), kind="stable").tolist(), []
     for i in order[:ROWS]:
         low, high = proven.low[i, 0], proven.high[i, 0]
-        shown = f"{low:.4g} to {high:.4g}" if np.isfinite([low, high]).all() else "unknown: " + REASONS["diverged"]
+        shown = f"{low:.4g} to {high:.4g}" if np.isfinite([low, high]).all() else "unknown"
         rows.append((str(i), f"{targets[i, 0]:.4g}", f"{clean[i, 0]:.4g}", shown))
     count = _first(len(rows), len(order), "test points, the widest range first")
     head = ("test point", "target", "clean output", "proven range")
     return ["<h2>Widest ranges</h2>", count, _table(head, rows, "ranges", "listed long")]
-
-
-def _reasons(run: CertifiedRun) -> list[str]:
-    """For every test point, why it has no certified class; empty where it has one."""
-    states = point_states(run).tolist()
-    if not run.reached:
-        states = ["diverged" for _ in states]
-    elif run.attack is None:
-        states = ["untried" if state == "open" else state for state in states]
-    return [REASONS.get(state, "") for state in states]
 
 
 def _blame(blame: Any) -> list[str]:
@@ -297,7 +283,7 @@ def _settings(run: CertifiedRun, configuration: Mapping[str, Any] | None) -> lis
         ("prediction", run.prediction),
         ("solver", solved),
         ("seed", str(training.seed)),
-        ("threat", words_of(run.threat)),
+        ("threat", in_words(run.threat)),
     ]
     for key, value in (configuration or {}).items():
         shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from rich.table import Table
 from mibp_cert.certify import CertifiedRun
 from mibp_cert.data import Split, steps_per_epoch
 from mibp_cert.reproduce import Table as Reproduced
-from mibp_cert.threats import Threat
+from mibp_cert.threats.plain import in_words
 
 
 def epochs_table(run: CertifiedRun) -> Table:
@@ -53,9 +52,9 @@ def summary(run: CertifiedRun) -> str:
         f"{about}: whatever dataset of the threat was used, each trained parameter is within its bounds "
         f"(mean radius {run.bounds.radius.mean():.3g}, largest {run.bounds.radius.max():.3g})."
     ]
-    lines.append(f"Threat: {words_of(run.threat)}.")
+    lines.append(f"What may be wrong: {in_words(run.threat)}.")
     if run.test_threat is not None:
-        lines.append(f"Test inputs may be wrong, too: {words_of(run.test_threat)}.")
+        lines.append(f"What may be wrong with the test inputs: {in_words(run.test_threat)}.")
     if run.diverged is not None:
         lines.append(f"The bounds diverged: no prediction can be certified after step {run.diverged}.")
     if run.test is not None and isinstance(run.data, Split):
@@ -228,11 +227,6 @@ def cost_table(name: str, records: Sequence[dict[str, Any]]) -> Table:
             str(r["fallbacks"]),
         )
     return out
-
-
-def words_of(threat: Threat) -> str:
-    """The threat's own record, in one line."""
-    return json.dumps(threat.to_json(), ensure_ascii=False).replace('"', "")
 
 
 def number(value: float | None) -> str:

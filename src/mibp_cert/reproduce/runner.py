@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from mibp_cert.engines import concrete
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.nets import Network
 from mibp_cert.reproduce.paper import Cell, Table
+from mibp_cert.solvers.spread import arrivals
 
 CONSTANT = 0.98
 """Share of one predicted class from which on a model is called a constant predictor."""
@@ -39,23 +40,56 @@ class Options:
     """Only the first learning rate of each table."""
     data: Path | None = None
     runs: Path | None = None
+    parallel: str = "local"
+    """Where units are computed: "local", the address of a Dask scheduler, or "ray"; see `WorkerPool`."""
+    jobs: int = 1
+    """Units computed at once on this machine."""
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a unit has this machine for itself; else its exact step has one process, so that units do not compete."""
+        return self.parallel == "local" and self.jobs == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """One cell with one engine and one seed, and the learning rates to try."""
+
+    table: Table
+    cell: Cell
+    engine: str
+    seed: int
+    rates: tuple[float, ...]
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What tells it from the other units of its table."""
+        return self.cell.label, self.engine, self.seed
+
+    @property
+    def label(self) -> str:
+        return f"{self.table.name}, {self.cell.label}, {self.engine}, seed {self.seed}"
 
 
 def run_table(table: Table, options: Options, hear: Callable[[str], None]) -> list[dict[str, Any]]:
     """One record for every cell and engine: mean and standard deviation over the seeds."""
-    records = []
+    rates = table.learning_rates[:1] if options.first_rate else table.learning_rates
+    rows: list[list[Unit]] = []
     for cell in table.cells:
         for engine in engines_of(table, options):
             count = min(options.seeds, options.mibp_seeds) if engine == "mibp" else options.seeds
-            seeds = table.seeds or tuple(range(count))
-            units = []
-            for seed in seeds:
-                hear(f"{table.name}, {cell.label}, {engine}, seed {seed}")
-                units.append(_cached(table, cell, engine, seed, options))
-            records.append(
-                {"table": table.name, "cell": cell.label, "engine": engine, "seeds": len(units), **_summary(units)}
-            )
-    return records
+            rows.append([Unit(table, cell, engine, seed, rates) for seed in table.seeds or range(count)])
+    found = _results([unit for row in rows for unit in row], options, hear)
+    return [
+        {
+            "table": table.name,
+            "cell": row[0].cell.label,
+            "engine": row[0].engine,
+            "seeds": len(row),
+            **_summary([found[unit.key] for unit in row]),
+        }
+        for row in rows
+    ]
 
 
 def engines_of(table: Table, options: Options) -> tuple[str, ...]:
@@ -63,8 +97,57 @@ def engines_of(table: Table, options: Options) -> tuple[str, ...]:
     return tuple(e for e in options.engines if e != "mibp" or table.mibp or options.engines == ("mibp",))
 
 
-def _cached(table: Table, cell: Cell, engine: str, seed: int, options: Options) -> dict[str, Any]:
-    """The unit's result, from the folder if it is there."""
+def _results(
+    units: list[Unit], options: Options, hear: Callable[[str], None]
+) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """The results of all units, from the folder where they are there; each new one is kept as soon as it is known."""
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+
+    def complete(wanted: Iterable[Unit]) -> None:
+        missing = {}
+        for unit in wanted:
+            kept = _kept(unit, options)
+            if kept is None:
+                missing[unit.key] = unit
+            else:
+                found[unit.key] = kept
+        for unit, result in _computed(list(missing.values()), options, hear):
+            _keep(unit, options, result)
+            found[unit.key] = result
+
+    # The exact step takes the learning rate that the relational engine finds best on validation data: that comes first.
+    guided = [u for u in units if u.engine == "mibp" and len(u.rates) > 1 and _kept(u, options) is None]
+    guides = [replace(unit, engine="relational") for unit in guided]
+    complete([*(unit for unit in units if unit not in guided), *guides])
+    rates = [(found[guide.key]["learning_rate"],) for guide in guides]
+    complete(replace(unit, rates=rate) for unit, rate in zip(guided, rates, strict=True))
+    return found
+
+
+def _computed(
+    units: list[Unit], options: Options, hear: Callable[[str], None]
+) -> Iterator[tuple[Unit, dict[str, Any]]]:
+    """Each unit with its result, in order of completion."""
+    if options.one_by_one:
+        for unit in units:
+            hear(unit.label)
+            yield unit, run_unit(unit, options, _load(unit, options))
+        return
+    # Data are loaded here, since other machines may not have the files.
+    work = [(unit, options, _load(unit, options)) for unit in units]
+    for done, (number, result) in enumerate(arrivals(_run, work, options.parallel, options.jobs), start=1):
+        hear(f"{units[number].label} ({done} of {len(units)} done)")
+        yield units[number], result
+
+
+def _run(work: tuple[Unit, Options, Split]) -> dict[str, Any]:
+    """Runs in a worker."""
+    return run_unit(*work)
+
+
+def _place(unit: Unit, options: Options) -> tuple[Path | None, dict[str, Any]]:
+    """The unit's file, and the settings that its name stands for."""
+    table, cell, engine, seed = unit.table, unit.cell, unit.engine, unit.seed
     settings = {
         "table": {
             k: v for k, v in asdict(table).items() if k not in ("cells", "choices", "title", "mibp", "entropy_rates")
@@ -79,26 +162,35 @@ def _cached(table: Table, cell: Cell, engine: str, seed: int, options: Options) 
     }
     key = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:24]
     place = None if options.runs is None else options.runs / f"{table.name}-{engine}-{seed}-{key}.json"
+    return place, settings
+
+
+def _kept(unit: Unit, options: Options) -> dict[str, Any] | None:
+    """The unit's result from the folder, if it is there."""
+    place, _ = _place(unit, options)
     if place is not None and place.exists():
         try:
             kept: dict[str, Any] = json.loads(place.read_text())["result"]
             return kept
         except (ValueError, KeyError):
             place.unlink()  # cut short by an interrupted write of an older version
-    result = run_unit(table, cell, engine, seed, options)
+    return None
+
+
+def _keep(unit: Unit, options: Options, result: dict[str, Any]) -> None:
+    place, settings = _place(unit, options)
     if place is not None:
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = place.with_suffix(".tmp")
         draft.write_text(json.dumps({"settings": settings, "result": result}, default=str))
         draft.replace(place)
-    return result
 
 
-def run_unit(table: Table, cell: Cell, engine: str, seed: int, options: Options) -> dict[str, Any]:
+def run_unit(unit: Unit, options: Options, data: Split) -> dict[str, Any]:
     """Certify one cell with one engine and one seed."""
-    data = _load(cell.dataset or table.dataset, seed, options)
+    table, cell, engine, seed, rates = unit.table, unit.cell, unit.engine, unit.seed, unit.rates
+    epochs = _epochs(table, engine, options)
     network = Network.mlp([data.train.features, *table.hidden, len(data.train.classes)])
-    rates, epochs = _rates(table, cell, engine, seed, options), _epochs(table, engine, options)
     trainings = [Training(epochs, table.batch_size, r, table.loss, seed, "torch", table.batch_mode) for r in rates]
     rule = _selection(table, cell, network, data, trainings) if table.select else Selection()
     start = time.perf_counter()
@@ -111,7 +203,7 @@ def run_unit(table: Table, cell: Cell, engine: str, seed: int, options: Options)
             training,
             engine,
             select=rule,
-            solver=SolverSettings(seconds_per_step=options.seconds_per_step),
+            solver=SolverSettings(seconds_per_step=options.seconds_per_step, jobs=None if options.one_by_one else 1),
             attack_settings=AttackSettings(members=20, points=40, parameters=20, rounds=2),
             attacked=attacked,
         )
@@ -144,18 +236,11 @@ def _epochs(table: Table, engine: str, options: Options) -> int:
     return table.epochs if engine != "mibp" or options.mibp_epochs is None else min(table.epochs, options.mibp_epochs)
 
 
-def _rates(table: Table, cell: Cell, engine: str, seed: int, options: Options) -> tuple[float, ...]:
-    """Learning rates to try; the exact step takes the one that the relational engine found best on validation data."""
-    rates = table.learning_rates[:1] if options.first_rate else table.learning_rates
-    if engine == "mibp" and len(rates) > 1:
-        return (_cached(table, cell, "relational", seed, options)["learning_rate"],)
-    return rates
-
-
-def _load(name: str, seed: int, options: Options) -> Split:
+def _load(unit: Unit, options: Options) -> Split:
+    name = unit.cell.dataset or unit.table.dataset
     if name == "npha-answered":
-        return npha(seed, options.data, without_refused=True)
-    return load(name, seed, options.data if name == "npha" else None)
+        return npha(unit.seed, options.data, without_refused=True)
+    return load(name, unit.seed, options.data if name == "npha" else None)
 
 
 def _score(run: CertifiedRun, rule: Selection) -> tuple[bool, float]:

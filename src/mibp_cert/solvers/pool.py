@@ -117,7 +117,8 @@ class _Dask(_Place):
     """Workers of a Dask scheduler; not by joblib, which waits forever for a task whose workers died."""
 
     def __init__(self, address: str) -> None:
-        from distributed import Client, CommClosedError, KilledWorker
+        from distributed import Client, KilledWorker
+        from distributed.comm import CommClosedError
 
         self.died = (KilledWorker, CommClosedError)
         try:
@@ -127,7 +128,9 @@ class _Dask(_Place):
                 f"No Dask scheduler answers at {address}; start one with 'dask scheduler' or correct the address."
             ) from None
         if not self.client.nthreads():
-            log.warning("The Dask scheduler at %s has no workers yet; start some with 'dask worker %s'.", address, address)
+            log.warning(
+                "The Dask scheduler at %s has no workers yet; start some with 'dask worker %s'.", address, address
+            )
         self.executor = self.client.get_executor(pure=False)
 
     def submit(self, function: Callable[..., list[Any]], shared: Any, group: list[Any]) -> Future[Any]:
@@ -156,7 +159,9 @@ class _Ray(_Place):
             try:
                 ray.init(log_to_driver=False, logging_level=logging.WARNING)
             except ConnectionError:
-                raise UserError("No Ray cluster answers at RAY_ADDRESS; correct it, or unset it to start one here.") from None
+                raise UserError(
+                    "No Ray cluster answers at RAY_ADDRESS; correct it, or unset it to start one here."
+                ) from None
         self.shutdown = ray.shutdown
         self.remote = ray.remote(_in_own_process)
 

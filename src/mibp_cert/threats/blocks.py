@@ -168,6 +168,10 @@ class Block(ABC):
     def sample(self, rng: np.random.Generator, extreme: bool) -> Array:
         """A member of the block."""
 
+    def freely(self, g: Array) -> list[tuple[Index, Array]]:
+        """Symbols and where they minimise `g·ε`, group by group, with budgets across groups left aside."""
+        return [(self.symbols, self.minimiser(g))]
+
 
 @dataclass(frozen=True, eq=False)
 class Plain(Block):
@@ -253,6 +257,12 @@ class Budgeted(Block):
         return self._only(
             chosen, [child.minimiser(g[span]) for child, span in zip(self.children, self._spans(), strict=True)]
         )
+
+    def freely(self, g: Array) -> list[tuple[Index, Array]]:
+        return [
+            (self.symbols[span], child.minimiser(g[span]))
+            for child, span in zip(self.children, self._spans(), strict=True)
+        ]
 
     def sample(self, rng: np.random.Generator, extreme: bool) -> Array:
         count = self.most if extreme else int(rng.integers(0, self.most + 1))

@@ -82,6 +82,9 @@ class Condition:
             "A condition has no truth value of its own: combine conditions with &, | and ~, and write a <= x <= b as two of them."
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return condition_from_json, (self.plain,)  # functions do not pickle
+
     def __invert__(self) -> Condition:
         return Condition(f"not {self.words}", lambda data: ~self.holds(data), {"not": self.plain})
 
@@ -142,6 +145,36 @@ def label_is(*classes: Any) -> Condition:
     )
 
 
+_SIGNS: dict[str, Callable[[Any, Any], Condition]] = {
+    "==": lambda c, v: c == v,
+    "!=": lambda c, v: c != v,
+    ">=": lambda c, v: c >= v,
+    ">": lambda c, v: c > v,
+    "<=": lambda c, v: c <= v,
+    "<": lambda c, v: c < v,
+}
+
+
+def condition_from_json(plain: Any) -> Condition:
+    """The condition that this plain data describes."""
+    match plain:
+        case {"column": name, "is": str(sign), "value": value} if sign in _SIGNS:
+            return _SIGNS[sign](column(name), value)
+        case {"label": [*classes]}:
+            return label_is(*classes)
+        case {"rows": rows}:
+            return Condition.of(rows)
+        case {"and": [first, second]}:
+            return condition_from_json(first) & condition_from_json(second)
+        case {"or": [first, second]}:
+            return condition_from_json(first) | condition_from_json(second)
+        case {"not": inner}:
+            return ~condition_from_json(inner)
+    raise UserError(
+        f"A condition is {{column, is, value}}, {{label}}, {{rows}}, {{and}}, {{or}} or {{not}}; got {plain!r}."
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Where(Catalogued):
     """A threat on some rows only, as the data handed in describe them."""
@@ -159,6 +192,29 @@ class Where(Catalogued):
             words, plain = self.condition.words, self.condition.plain
             return {"kind": "where", "threat": self.threat.to_json(), "condition": words, "when": plain}
         return {"kind": "where", "threat": self.threat.to_json(), "rows": np.asarray(self.condition).tolist()}
+
+
+@dataclass(frozen=True, eq=False)
+class Settled(Catalogued):
+    """A threat of which some rows are free: they are right as they stand, a missing value among them being its stand-in."""
+
+    threat: Catalogued
+    rows: NDArray[np.intp]
+
+    def _mask(self, clean: Dataset) -> Rows:
+        return ~row_mask(self.rows, len(clean))
+
+    def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
+        return self.threat.parts(clean, rows & self._mask(clean), limits)
+
+    def bind(self, clean: Dataset) -> ProductSet:
+        limits: list[int] = []
+        parts = self.parts(clean, np.ones(len(clean), dtype=bool), limits)
+        left = None if clean.missing is None else clean.missing & self._mask(clean)[:, None]
+        return ProductSet(replace(clean, missing=left if left is not None and left.any() else None), parts, limits)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "settled", "threat": self.threat.to_json(), "rows": self.rows.tolist()}
 
 
 @dataclass(frozen=True, eq=False)

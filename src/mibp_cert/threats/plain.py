@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
+
+import numpy as np
 
 from mibp_cert.errors import UserError
 from mibp_cert.threats.base import Threat
@@ -22,7 +24,7 @@ from mibp_cert.threats.catalog import (
     Shift,
     TargetNoise,
 )
-from mibp_cert.threats.compose import Budget, Catalogued, Condition, Where, column, label_is
+from mibp_cert.threats.compose import Budget, Catalogued, Settled, Where, condition_from_json
 
 KINDS: dict[str, Any] = {
     "nothing": Nothing,
@@ -39,15 +41,7 @@ KINDS: dict[str, Any] = {
     "label-flips": LabelFlips,
 }
 """Threats that are no combination of others."""
-_COMBINED = ("where", "all", "budget")
-_SIGNS: dict[str, Callable[[Any, Any], Condition]] = {
-    "==": lambda c, v: c == v,
-    "!=": lambda c, v: c != v,
-    ">=": lambda c, v: c >= v,
-    ">": lambda c, v: c > v,
-    "<=": lambda c, v: c <= v,
-    "<": lambda c, v: c < v,
-}
+_COMBINED = ("where", "all", "budget", "settled")
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -80,7 +74,12 @@ def threat_from_json(plain: Any) -> Catalogued:
         raise UserError(f"The threat '{kind}' is not complete: it needs {lost}.") from None
 
 
-_FIELDS = {"where": ("threat", "when", "rows", "condition"), "all": ("threats",), "budget": ("threat", "rows", "cells")}
+_FIELDS = {
+    "settled": ("threat", "rows"),
+    "where": ("threat", "when", "rows", "condition"),
+    "all": ("threats",),
+    "budget": ("threat", "rows", "cells"),
+}
 
 
 def _combined(kind: str, rest: dict[str, Any]) -> Catalogued:
@@ -93,31 +92,13 @@ def _combined(kind: str, rest: dict[str, Any]) -> Catalogued:
             both = both & part
         return both
     inner = threat_from_json(rest["threat"])
+    if kind == "settled":
+        return Settled(inner, np.array(rest["rows"], dtype=np.intp))
     if kind == "budget":
         return Budget(inner, rest.get("rows"), rest.get("cells"))
     if "when" not in rest and "rows" not in rest:
         raise UserError("The threat 'where' needs the entry when (a condition) or rows (their numbers).")
-    return Where(inner, _condition(rest["when"]) if "when" in rest else rest["rows"])
-
-
-def _condition(plain: Any) -> Condition:
-    """The condition that this plain data describes."""
-    match plain:
-        case {"column": name, "is": str(sign), "value": value} if sign in _SIGNS:
-            return _SIGNS[sign](column(name), value)
-        case {"label": [*classes]}:
-            return label_is(*classes)
-        case {"rows": rows}:
-            return Condition.of(rows)
-        case {"and": [first, second]}:
-            return _condition(first) & _condition(second)
-        case {"or": [first, second]}:
-            return _condition(first) | _condition(second)
-        case {"not": inner}:
-            return ~_condition(inner)
-    raise UserError(
-        f"A condition is {{column, is, value}}, {{label}}, {{rows}}, {{and}}, {{or}} or {{not}}; got {plain!r}."
-    )
+    return Where(inner, condition_from_json(rest["when"]) if "when" in rest else rest["rows"])
 
 
 def in_words(threat: Threat | Mapping[str, Any]) -> str:
@@ -170,6 +151,8 @@ def in_words(threat: Threat | Mapping[str, Any]) -> str:
                 f"at most {plain['rows']} rows" if "rows" in plain else f"at most {plain['cells']} cells of each row"
             )
             return f"in {limit}: {in_words(plain['threat'])}"
+        case "settled":
+            return f"{in_words(plain['threat'])}, except in {len(plain['rows'])} rows that are taken as right"
         case "where":
             where = plain.get("condition") or f"{len(plain['rows'])} given rows"
             return f"where {where}: {in_words(plain['threat'])}"

@@ -1,0 +1,59 @@
+"""The command line: `mibp-cert certify`, `report`, `verify`, `tolerance`, `blame`, `compare`, `reproduce`, `doctor`."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from mibp_cert.cli import commands
+from mibp_cert.cli.doctor import doctor
+from mibp_cert.cli.flags import shared
+from mibp_cert.cli.tables import reproduce
+from mibp_cert.errors import MibpCertError
+
+app = typer.Typer(
+    help="My training data may be wrong. What can that do to my model?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+USER_MISTAKE = 2
+INTERRUPTED = 130
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mibp-cert {version('mibp-cert')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Proven bounds on what wrong training data can do to a neural network."""
+
+
+for _asked in (commands.certify, commands.tolerance, commands.blame, commands.compare):
+    app.command()(shared(_asked))
+for _command in (commands.resume, commands.report, commands.verify, reproduce, doctor):
+    app.command()(_command)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence and exit status 2; Ctrl-C is 130; never a traceback for either."""
+    try:
+        app()
+    except MibpCertError as error:
+        Console(stderr=True).print(f"mibp-cert: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
+        sys.exit(INTERRUPTED if isinstance(error, commands.Interrupted) else USER_MISTAKE)
+
+
+if __name__ == "__main__":
+    main()

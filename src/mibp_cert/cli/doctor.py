@@ -1,0 +1,75 @@
+"""`mibp-cert doctor`: what is here, and does it work."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from mibp_cert.certify import AttackSettings, Training, certify_training
+from mibp_cert.certify.memory import free_memory
+from mibp_cert.data import two_moons
+from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.errors import MibpCertError
+from mibp_cert.nets import Network
+from mibp_cert.solvers import SOLVERS
+from mibp_cert.threats import LInf
+
+PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "joblib", "python-flint", "pyscipopt", "highspy")
+EXTRAS = ("gurobipy", "torch", "distributed", "ray", "ucimlrepo")
+
+
+def doctor(
+    check: bool = typer.Option(True, help="Also train a small model with every engine and solver (about ten seconds)."),
+) -> None:
+    """Show versions, solvers and cores, and check in ten seconds that everything works; status 1 if it does not."""
+    console = Console(highlight=False)
+    console.print(f"mibp-cert {version('mibp-cert')}, Python {platform.python_version()}, {platform.system()}")
+    cores, free = os.cpu_count(), free_memory()
+    console.print(f"{cores} cores" + ("" if free is None else f", {free / 2**30:.1f} GiB of memory free"))
+    for name in (*PACKAGES, *EXTRAS):
+        try:
+            console.print(f"  {name} {version(name)}")
+        except PackageNotFoundError:
+            console.print(f"  {name} not installed" + (" (optional)" if name in EXTRAS else ""))
+    usable = []
+    for name, kind in SOLVERS.items():
+        try:
+            kind().check_available()
+            usable.append(name)
+            console.print(f"solver {name}: usable" + (" (its licence may limit the size)" if name == "gurobi" else ""))
+        except MibpCertError as error:
+            console.print(f"solver {name}: {error}", soft_wrap=True)
+    if check and not _self_check(console, usable):
+        raise typer.Exit(1)
+
+
+def _self_check(console: Console, solvers: list[str]) -> bool:
+    """Train a tiny model with every engine; bounds must nest, and the attack must stay inside."""
+    start, data = time.perf_counter(), two_moons(0)
+    network, training = Network.mlp([2, 2, 2]), Training(epochs=2, batch_size=10)
+    small = type(data)(data.name, data.train.take(np.arange(10)), data.validation, data.test.take(np.arange(20)))
+    attack, good, boxes = AttackSettings(members=4, points=4, parameters=4, rounds=1), True, {}
+    cases = [("interval", "scip"), ("crown", "scip"), ("relational", "scip"), *(("mibp", name) for name in solvers)]
+    with console.status("self-check"):
+        for engine, solver in cases:
+            words = engine if engine != "mibp" else f"mibp with {solver}"
+            try:
+                settings = SolverSettings(solver, seconds_per_step=3.0, jobs=1)
+                run = certify_training(
+                    network, small, LInf(0.01), training, engine, solver=settings, attack_settings=attack
+                )
+                boxes[words] = run.bounds
+                inside = run.bounds.within(boxes["interval"]) if engine != "crown" else True
+                good &= inside
+                console.print(f"self-check {words}: {'ok' if inside else 'WRONG: looser than intervals'}")
+            except MibpCertError as error:
+                good = False
+                console.print(f"self-check {words}: {error}", soft_wrap=True)
+    console.print(f"self-check took {time.perf_counter() - start:.1f} s")
+    return good

@@ -1,0 +1,274 @@
+"""The configuration of a run: sections of plain values, from a TOML file, the command line or both; and what they stand for.
+
+Every option of the API has its place here. An unknown section or key is refused with the nearest known one. What was really used,
+defaults included, is stored with the run.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection, Training, certify_training
+from mibp_cert.certify.questions import Questions
+from mibp_cert.data import NAMES, Split, load
+from mibp_cert.data.files import Reading, missing_columns, notes, read_table, split_table
+from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.relational import RelationalSettings
+from mibp_cert.errors import UserError
+from mibp_cert.nets import Network
+from mibp_cert.options import network_of, threat_of
+from mibp_cert.threats import Missing
+from mibp_cert.threats.compose import Catalogued
+from mibp_cert.threats.plain import nearest, threat_from_json
+
+Config = dict[str, dict[str, Any]]
+
+EASY = ("eps", "rows", "flips", "target_eps", "missing", "any_category")
+"""Keys of the section `threat` that the command line knows; a `kind` says everything else."""
+
+
+def defaults() -> Config:
+    """Every section with every key at its default."""
+    reading = {f.name: copy.copy(f.default) for f in fields(Reading) if f.name not in ("target", "missing")}
+    return {
+        "data": {"source": None, "target": None, "path": None, "test_file": None, "na": (), **reading},
+        "threat": {},
+        "test_threat": {},
+        "network": {"hidden": None, "activation": "relu", "conv": None, "logits": None},
+        "training": {**asdict(Training()), "loss": None, "learning_rate": None, "epochs": None},
+        "run": {"engine": "relational", "prediction": None, "unroll": 1},
+        "select": {**asdict(Selection()), "rule": None},
+        "solver": asdict(SolverSettings()),
+        "relational": asdict(RelationalSettings()),
+        "attack": {"enabled": True, **asdict(AttackSettings())},
+        "questions": asdict(Questions()),
+    }
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """A TOML file as sections."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}.") from None
+
+
+def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | None = None) -> Config:
+    """Defaults, then the file's values, then the command line's; unknown sections and keys are refused."""
+    config = defaults()
+    for layer in (given, over or {}):
+        for section, values in layer.items():
+            if section not in config:
+                raise UserError(f"There is no section [{section}] in a configuration; {nearest(section, list(config))}")
+            if not isinstance(values, Mapping):
+                raise UserError(f"[{section}] is a section: write its keys below it, not a single value.")
+            free = section in ("threat", "test_threat")
+            for key in values:
+                if not free and key not in config[section]:
+                    raise UserError(f"[{section}] has no key {key!r}; {nearest(key, list(config[section]))}")
+                if not free:
+                    _check_kind(section, key, values[key], config[section][key])
+            if free and layer is not given and values:
+                config[section] = {}  # the command line says what may be wrong as a whole
+            config[section] = {**config[section], **values}
+    return config
+
+
+def _check_kind(section: str, key: str, value: Any, default: Any) -> None:
+    """A value must be of its default's kind; numbers may be whole, and None stands for the default."""
+    kinds: tuple[type, ...] = (object,)
+    match default:
+        case bool():
+            kinds = (bool,)
+        case int():
+            kinds = (int,)
+        case float():
+            kinds = (int, float)
+        case str():
+            kinds = (str, list, tuple) if key == "schedule" else (str,)
+        case tuple() | list():
+            kinds = (list, tuple)
+    if value is not None and (
+        not isinstance(value, kinds) or (isinstance(value, bool) and not {bool, object} & {*kinds})
+    ):
+        wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(kinds[-1], "a list")
+        raise UserError(f"[{section}] {key} must be {wanted}, got {value!r}.")
+
+
+def plain_config(config: Config) -> dict[str, Any]:
+    """The configuration as JSON can hold it: no infinities."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(k): plain(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+    found: dict[str, Any] = plain(config)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A configuration made real: data, network, threat, training; ready to be run with one engine or several."""
+
+    config: Config
+    data: Split
+    network: Network
+    threat: Catalogued
+    test_threat: Catalogued | None
+    training: Training
+    engines: tuple[str, ...]
+    questions: Questions
+    notes: tuple[str, ...]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `certify_training` beyond data, threat, training and engine."""
+        attack = {k: v for k, v in self.config["attack"].items() if k != "enabled"}
+        return {
+            "solver": SolverSettings(**self.config["solver"]),
+            "relational": RelationalSettings(**self.config["relational"]),
+            "attack_settings": AttackSettings(**attack),
+            "attacked": bool(self.config["attack"]["enabled"]),
+            "unroll": self.config["run"]["unroll"],
+            "prediction": self.config["run"]["prediction"],
+            "test_threat": self.test_threat,
+        }
+
+    def run(
+        self, engine: str, callbacks: Callbacks | None = None, run_dir: str | Path | None = None, resume: bool = False
+    ) -> CertifiedRun:
+        return certify_training(
+            self.network,
+            self.data,
+            self.threat,
+            self.training,
+            engine,
+            select=Selection(**self.config["select"]),
+            callbacks=callbacks,
+            run_dir=run_dir,
+            resume=resume,
+            **self.options,
+        )
+
+
+def job_of(config: Config) -> Job:
+    """Read the data and build everything that the configuration describes."""
+    section = config["data"]
+    if section["source"] is None:
+        raise UserError(f"Name a data set ({', '.join(NAMES)}) or a file: mibp-cert certify data.csv --target COLUMN.")
+    said: list[str] = []
+    if section["source"] in NAMES:
+        data = load(section["source"], config["training"]["seed"], section["path"] and Path(section["path"]))
+    else:
+        data, said = _from_file(section, config["threat"], config["training"]["seed"])
+    config = _with_usual(config, data)
+    network = network_of(data, **config["network"])
+    plain = dict(config["training"])
+    plain["schedule"] = plain["schedule"] if isinstance(plain["schedule"], str) else tuple(plain["schedule"])
+    threat = _threat(config["threat"], data, section["source"] in NAMES)
+    test = config["test_threat"]
+    test_threat = None if not test else threat_from_json(test) if "kind" in test else threat_of(**_easy(test, ("eps",)))
+    asked: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config["questions"].items()}
+    questions = Questions(**asked)
+    questions.check(data, test_threat=test_threat is not None)
+    engines = tuple(name.strip() for name in str(config["run"]["engine"]).split(","))
+    effective = {**config, "training": {**plain}, "threat": threat.to_json()}
+    return Job(effective, data, network, threat, test_threat, Training(**plain), engines, questions, tuple(said))
+
+
+def _with_usual(config: Config, data: Split) -> Config:
+    """Settings that nobody chose: the paper's for its data sets, and for a table of one's own those that certify most: a model
+    without hidden layer, cross-entropy, and as many epochs as validation rows find best."""
+    own, classes = config["data"]["source"] not in NAMES, data.train.targets is None
+    loss = ("cross-entropy" if own else "hinge") if classes else "squared-error"
+    usual: dict[str, dict[str, Any]] = {
+        "training": {"loss": loss, "learning_rate": 0.2 if own and classes else 0.1, "epochs": 20 if own else 10},
+        "select": {"rule": "best-validation" if own and classes else "last"},
+        "network": {"hidden": "none"} if own else {},
+    }
+    filled = {
+        section: {key: usual.get(section, {}).get(key) if value is None else value for key, value in values.items()}
+        for section, values in config.items()
+    }
+    if own and classes and filled["network"]["logits"] is None and filled["training"]["loss"] == "cross-entropy":
+        filled["network"]["logits"] = 1 if len(data.train.classes) == 2 else None
+    return filled
+
+
+def _threat(section: Mapping[str, Any], data: Split, built_in: bool) -> Catalogued:
+    if "kind" in section:
+        return threat_from_json(section)
+    easy = _easy(section, EASY)
+    if not easy:
+        if not built_in:
+            raise UserError(
+                "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, or [threat] in a configuration."
+            )
+        easy = {"eps": 0.01}
+    lost = easy.pop("missing", None)
+    threat = threat_of(**easy) if easy or lost is None else None
+    if lost is None:
+        assert threat is not None
+        return threat
+    named = [column.name for j, column in enumerate(data.train.columns) if _has_missing(data, j)]
+    for name in lost:
+        if name != "all":
+            data.train.column(name)  # refuses a column that does not exist
+    asked = named if "all" in lost else [name for name in lost if name in named]
+    if not asked:
+        if threat is None:
+            raise UserError("No training row has a missing value in the columns named; say what else may be wrong.")
+        return threat
+    return Missing(asked) if threat is None else threat & Missing(asked)
+
+
+def _has_missing(data: Split, j: int) -> bool:
+    return data.train.missing is not None and bool(data.train.missing[:, j].any())
+
+
+def _easy(section: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    for key in section:
+        if key not in known:
+            raise UserError(f"[threat] has no key {key!r}; {nearest(key, ['kind', *known])}")
+    return {key: value for key, value in section.items() if value not in (None, (), [])}
+
+
+def _from_file(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> tuple[Split, list[str]]:
+    """The user's own file, split; values that are missing must be doubted or gone."""
+    source = Path(section["source"])
+    if not source.exists():
+        raise UserError(
+            f"There is neither a file nor a data set called {section['source']!r}; data sets are {', '.join(NAMES)}."
+        )
+    if section["target"] is None:
+        raise UserError("Name the column that is to be predicted: --target COLUMN.")
+    keys = {f.name for f in fields(Reading)} - {"missing"}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k in keys}
+    reading = Reading(**values, missing=tuple(section["na"]))
+    frame = read_table(source, reading)
+    test = None if section["test_file"] is None else read_table(section["test_file"], reading)
+    doubted = threat.get("missing", ()) if "kind" not in threat else None
+    gaps = {name: n for name, n in missing_columns(frame).items() if name != reading.target}
+    open_ = {} if doubted is None or "all" in doubted else {n: c for n, c in gaps.items() if n not in doubted}
+    if open_:
+        listed = ", ".join(f"'{name}' ({count})" for name, count in open_.items())
+        raise UserError(
+            f"Values are missing in {listed}: say that they may be anything valid with --missing {next(iter(open_))} (or "
+            "--missing all), or leave the columns out with --drop."
+        )
+    return split_table(frame, reading, seed, source.stem, test), notes(frame, reading)

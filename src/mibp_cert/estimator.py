@@ -1,0 +1,495 @@
+"""scikit-learn estimators: train with proven bounds, predict a certified class or abstain.
+
+`CertifiedClassifier.predict` returns a class only where every model that the training could have produced gives it, whatever
+dataset of the threat was really used. `score` is certified accuracy, so that a grid search looks for what can be proven.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
+
+from mibp_cert.certify import AttackSettings, CertifiedRun, Inputs, Selection, Training, certify_training
+from mibp_cert.certify.answers import attack_rows, class_table, range_table
+from mibp_cert.certify.predict import nominal_classes, nominal_outputs
+from mibp_cert.data import Dataset, Recipe, Split
+from mibp_cert.engines.base import Box
+from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.relational import RelationalSettings
+from mibp_cert.errors import UserError
+from mibp_cert.nets import Network
+from mibp_cert.options import ACTIVATIONS, Start
+from mibp_cert.report.progress import progress_bars, show_training
+from mibp_cert.threats import Missing, Nothing, Threat
+from mibp_cert.threats.compose import Catalogued
+
+Table = pd.DataFrame | ArrayLike
+
+
+class _Certified(BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share: parameters, tables in, the run behind it."""
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (20,),
+        *,
+        threat: Threat | None = None,
+        engine: str = "relational",
+        loss: str = "hinge",
+        learning_rate: float = 0.1,
+        epochs: int = 10,
+        batch_size: int | None = 100,
+        random_state: int | np.random.RandomState | None = 0,
+        activation: str = "relu",
+        logits: int | None = None,
+        network: Network | Start | None = None,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        clip: float | None = None,
+        schedule: str | Sequence[float] = "constant",
+        init: str = "torch",
+        batch_mode: str = "shuffle",
+        select: str = "last",
+        validation_fraction: float = 0.2,
+        prediction: str | None = None,
+        unroll: int = 1,
+        solver: SolverSettings | None = None,
+        relational: RelationalSettings | None = None,
+        attack: AttackSettings | None = None,
+        categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None = None,
+        ranges: Mapping[Any, tuple[float, float]] | None = None,
+        scaling: str = "standard",
+        abstain_label: Any = None,
+        run_dir: str | None = None,
+        resume: bool = False,
+        verbose: int = 0,
+    ) -> None:
+        self.hidden = hidden
+        self.threat = threat
+        self.engine = engine
+        self.loss = loss
+        self.learning_rate = learning_rate
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.activation = activation
+        self.logits = logits
+        self.network = network
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.clip = clip
+        self.schedule = schedule
+        self.init = init
+        self.batch_mode = batch_mode
+        self.select = select
+        self.validation_fraction = validation_fraction
+        self.prediction = prediction
+        self.unroll = unroll
+        self.solver = solver
+        self.relational = relational
+        self.attack = attack
+        self.categorical = categorical
+        self.ranges = ranges
+        self.scaling = scaling
+        self.abstain_label = abstain_label
+        self.run_dir = run_dir
+        self.resume = resume
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._knows_missing()
+        return tags
+
+    def _knows_missing(self) -> bool:
+        return self.threat is not None and "'missing'" in str(self.threat.to_json())
+
+    # Tables -----------------------------------------------------------------------------------------------------------
+
+    def _frame(self, X: Table, *, reset: bool) -> pd.DataFrame:
+        """The rows as a table with text as column names; arrays must be numbers."""
+        if isinstance(X, pd.DataFrame):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            if not len(X):
+                raise UserError(
+                    f"The table is empty: found array with 0 sample(s) (shape={X.shape}), minimum 1 is required."
+                )
+            return X.rename(columns=str)
+        values = validate_data(
+            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan" if self._knows_missing() else True
+        )
+        return pd.DataFrame(values, columns=[str(j) for j in range(values.shape[1])])
+
+    def _features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        x, missing = self.recipe_.apply(frame)
+        if missing.any() and not self._knows_missing():
+            names = ", ".join(repr(c.name) for j, c in enumerate(self.recipe_.columns) if missing[:, j].any())
+            raise UserError(
+                f"Input X contains NaN in {names}: fill the missing values in, or say that they may be anything with "
+                "threat=Missing()."
+            )
+        return x, missing
+
+    def _inputs(self, X: Table, threat: Threat | None = None) -> tuple[Inputs, Any]:
+        """Rows to predict with what may be wrong with them: missing values may be anything valid."""
+        check_is_fitted(self)
+        frame = self._frame(X, reset=False)
+        x, missing = self._features(frame)
+        run: CertifiedRun = self.run_
+        if missing.any():
+            if threat is not None and not isinstance(threat, Catalogued):
+                raise UserError("Rules cannot be combined with missing values in the inputs; fill them in.")
+            threat = Missing() if threat is None else threat & Missing()
+        if threat is None:
+            return Inputs(x), frame.index
+        if run.train.targets is not None:
+            rows = Dataset.regression(x, np.zeros(len(x)), run.train.columns, missing)
+        else:
+            rows = Dataset.of(x, [run.train.classes[0]] * len(x), run.train.classes, run.train.columns, missing)
+        return Inputs(x, threat.bind(rows)), frame.index
+
+    # Training ---------------------------------------------------------------------------------------------------------
+
+    def _fit(self, frame: pd.DataFrame, make: Any, outputs: int) -> None:
+        """Fit recipe and bounds; `make(x, missing, rows)` gives the data set of some rows."""
+        self.recipe_ = Recipe.fit(frame, categorical=self.categorical, ranges=self.ranges, scaling=self.scaling)
+        x, missing = self._features(frame)
+        seed = self._seed()
+        whole: Dataset = make(x, missing)
+        data: Dataset | Split = whole
+        if self.select == "best-validation":
+            rows = np.random.default_rng([seed, 4]).permutation(len(x))
+            count = max(1, round(self.validation_fraction * len(x)))
+            if count >= len(x):
+                raise UserError("There are too few rows to keep some for validation; use select='last'.")
+            check = whole.take(np.sort(rows[:count]))
+            data = Split("validation", whole.take(np.sort(rows[count:])), check, check)
+        network, start = self._network(x.shape[1], outputs)
+        training = Training(
+            self.epochs,
+            None
+            if self.batch_size is None
+            else min(self.batch_size, len(data.train if isinstance(data, Split) else data)),
+            self.learning_rate,
+            self.loss,
+            seed,
+            self.init,
+            self.batch_mode,
+            self.momentum,
+            self.weight_decay,
+            self.clip,
+            self.schedule if isinstance(self.schedule, str) else tuple(self.schedule),
+        )
+        with ExitStack() as stack:
+            progress = stack.enter_context(progress_bars(quiet=not self.verbose))
+            self.run_ = certify_training(
+                network,
+                data,
+                Nothing() if self.threat is None else self.threat,
+                training,
+                self.engine,
+                solver=self.solver,
+                relational=self.relational,
+                unroll=self.unroll,
+                prediction=self.prediction,
+                select=Selection(self.select),
+                attacked=False,
+                theta0=start,
+                callbacks=show_training(progress, self.engine),
+                run_dir=self.run_dir,
+                resume=self.resume,
+            )
+        if not self.run_.reached:
+            warnings.warn(
+                f"The bounds diverged at step {self.run_.diverged}: nothing can be certified; use a smaller eps or rate.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _seed(self) -> int:
+        state = self.random_state
+        if isinstance(state, np.random.RandomState):
+            return int(state.randint(2**31))
+        return int(np.random.default_rng().integers(2**31)) if state is None else int(state)
+
+    def _network(self, features: int, outputs: int) -> tuple[Network, NDArray[np.float64] | None]:
+        if isinstance(self.network, Start):
+            return self.network.network, self.network.theta
+        if isinstance(self.network, Network):
+            return self.network, None
+        if self.network is not None:
+            raise UserError(f"network is a Network or from_torch(module), got {type(self.network).__name__}.")
+        if self.activation not in ACTIVATIONS:
+            raise UserError(
+                f"There is no activation called {self.activation!r}; choose one of {', '.join(ACTIVATIONS)}."
+            )
+        sizes = [features, *(int(size) for size in self.hidden), self.logits or outputs]
+        return Network.mlp(sizes, activation=ACTIVATIONS[self.activation]), None
+
+    # What was found ---------------------------------------------------------------------------------------------------
+
+    @property
+    def bounds_(self) -> Box:
+        """Bounds of every trained parameter: `bounds_.lower`, `bounds_.upper`."""
+        check_is_fitted(self)
+        run: CertifiedRun = self.run_
+        return run.bounds
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """One record per epoch: seconds, mean and largest radius, validation."""
+        check_is_fitted(self)
+        run: CertifiedRun = self.run_
+        return [record.to_json() for record in run.history]
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "run_")
+
+
+class CertifiedClassifier(ClassifierMixin, _Certified):  # type: ignore[misc]
+    """A network whose every prediction is proven for all datasets of the threat, or `abstain_label_`.
+
+    `threat=None` means clean data: nothing abstains but exact ties. Amounts of threats are in the units of the table; numeric
+    columns are scaled inside (`scaling`), text columns become one-hot groups. Missing values need `Missing()` in the threat, and
+    may then also be missing at prediction: the class is certified for every valid value.
+
+    >>> from mibp_cert import CertifiedClassifier, LInf
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]
+    >>> model = CertifiedClassifier(hidden=(), threat=LInf(0.05), epochs=40).fit(X, y)
+    >>> [str(answer) for answer in model.predict([[0.2], [1.5], [2.9]])]
+    ['no', 'abstain', 'yes']
+    """
+
+    def fit(self, X: Table, y: ArrayLike) -> Self:
+        """Train on every dataset that the threat allows, at once."""
+        frame = self._frame(X, reset=True)
+        if y is None:
+            raise UserError("The estimator requires y to be passed, but the target y is None.")
+        labels = column_or_1d(y, warn=True)
+        if labels.dtype.kind == "f":
+            check_array(labels, ensure_2d=False, input_name="y")
+        check_classification_targets(labels)
+        check_consistent_length(frame, labels)
+        self.classes_ = np.unique(labels)
+        if len(self.classes_) < 2:
+            raise UserError(f"Training needs at least two classes; y has 1 class, {self.classes_[0]!r}.")
+        self.abstain_label_ = self._label()
+        names = tuple(self.classes_.tolist())
+
+        def make(x: NDArray[np.float64], missing: NDArray[np.bool_]) -> Dataset:
+            return Dataset.of(x, labels, names, self.recipe_.columns, missing).named(frame.index)
+
+        self._fit(frame, make, len(names))
+        return self
+
+    def _label(self) -> Any:
+        """The word for abstaining: −1, or one below the smallest class if −1 is one; "abstain" for text."""
+        if self.abstain_label is not None:
+            if self.abstain_label in self.classes_.tolist():
+                raise UserError(
+                    f"The label for abstaining, {self.abstain_label!r}, is one of the classes; choose another."
+                )
+            return self.abstain_label
+        kind = self.classes_.dtype.kind
+        if kind == "b":
+            return -1
+        if kind in "iuf":
+            known = self.classes_.tolist()
+            return type(known[0])(-1 if -1 not in known else min(known) - 1)
+        if "abstain" in self.classes_.tolist():
+            raise UserError("'abstain' is one of the classes; name another label for abstaining with abstain_label=…")
+        return "abstain"
+
+    def _names(self, classes: NDArray[np.intp]) -> NDArray[Any]:
+        """Class numbers as the labels handed in, −1 as the label for abstaining."""
+        if (classes >= 0).all():
+            return np.asarray(self.classes_[classes])
+        out = np.array(self.classes_[classes], dtype=object)
+        out[classes < 0] = self.abstain_label_
+        return out if self.classes_.dtype.kind == "O" else np.array(out.tolist())
+
+    def predict(self, X: Table, *, threat: Threat | None = None, margin: float = 0.0) -> NDArray[Any]:
+        """The certified class of each row, or `abstain_label_`; `threat`: what may be wrong with these rows themselves."""
+        inputs, _ = self._inputs(X, threat)
+        return self._names(self.run_.certify_inputs(inputs, margin=margin).classes)
+
+    def predict_nominal(self, X: Table) -> NDArray[Any]:
+        """The class that the model trained on the data as handed in gives; no promise."""
+        inputs, _ = self._inputs(X)
+        run: CertifiedRun = self.run_
+        return self._names(nominal_classes(run.network, run.theta, inputs.x))
+
+    def predict_interval(self, X: Table, *, threat: Threat | None = None) -> NDArray[np.float64]:
+        """Proven ranges of the logits (rows × logits × 2), over every model that training could have produced."""
+        inputs, _ = self._inputs(X, threat)
+        found = self.run_.ranges_of(inputs).outputs
+        return np.stack([found.low, found.high], axis=-1)
+
+    def certify(
+        self,
+        X: Table,
+        y: ArrayLike | None = None,
+        *,
+        threat: Threat | None = None,
+        margin: float = 0.0,
+        attack: bool = True,
+    ) -> pd.DataFrame:
+        """A table with one line per row, index kept: class, certified, margin bounds, attacked class, reason for abstaining; with
+        `y`, also the true label and whether a certified class is correct."""
+        inputs, index = self._inputs(X, threat)
+        run: CertifiedRun = self.run_
+        answer = run.certify_inputs(inputs, margin=margin)
+        found = attack_rows(run, inputs, self.attack) if attack else None
+        table = class_table(run, inputs, answer, found, index, self.abstain_label_)
+        if y is not None:
+            labels = column_or_1d(y)
+            check_consistent_length(table, labels)
+            table.insert(1, "label", labels)
+            table.insert(2, "correct", answer.certified & (table["class"].to_numpy() == labels))
+        return table
+
+
+class CertifiedRegressor(RegressorMixin, _Certified):  # type: ignore[misc]
+    """A network for real targets, with proven ranges of its outputs for all datasets of the threat.
+
+    `predict` gives the clean model's output, `predict_interval` its proven range; `score` is the worst R² that the ranges admit.
+    Targets are scaled inside; amounts (`TargetNoise`), ranges and errors are in their own units.
+
+    >>> from mibp_cert import CertifiedRegressor, TargetNoise
+    >>> model = CertifiedRegressor(hidden=(), threat=TargetNoise(0.5), epochs=60, learning_rate=0.3)
+    >>> low, high = model.fit([[0.0], [1.0], [2.0], [3.0]], [1.0, 3.0, 5.0, 7.0]).predict_interval([[1.5]])[0]
+    >>> bool(low < 4.0 < high and high - low < 1.1)
+    True
+    """
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (20,),
+        *,
+        threat: Threat | None = None,
+        engine: str = "relational",
+        loss: str = "squared-error",
+        learning_rate: float = 0.05,
+        epochs: int = 50,
+        batch_size: int | None = 100,
+        random_state: int | np.random.RandomState | None = 0,
+        activation: str = "relu",
+        network: Network | Start | None = None,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        clip: float | None = None,
+        schedule: str | Sequence[float] = "constant",
+        init: str = "torch",
+        batch_mode: str = "shuffle",
+        prediction: str | None = None,
+        unroll: int = 1,
+        solver: SolverSettings | None = None,
+        relational: RelationalSettings | None = None,
+        attack: AttackSettings | None = None,
+        categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None = None,
+        ranges: Mapping[Any, tuple[float, float]] | None = None,
+        scaling: str = "standard",
+        run_dir: str | None = None,
+        resume: bool = False,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            hidden,
+            threat=threat,
+            engine=engine,
+            loss=loss,
+            learning_rate=learning_rate,
+            epochs=epochs,
+            batch_size=batch_size,
+            random_state=random_state,
+            activation=activation,
+            network=network,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            clip=clip,
+            schedule=schedule,
+            init=init,
+            batch_mode=batch_mode,
+            prediction=prediction,
+            unroll=unroll,
+            solver=solver,
+            relational=relational,
+            attack=attack,
+            categorical=categorical,
+            ranges=ranges,
+            scaling=scaling,
+            run_dir=run_dir,
+            resume=resume,
+            verbose=verbose,
+        )
+
+    def fit(self, X: Table, y: ArrayLike) -> Self:
+        """Train on every dataset that the threat allows, at once."""
+        frame = self._frame(X, reset=True)
+        if y is None:
+            raise UserError("The estimator requires y to be passed, but the target y is None.")
+        targets = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, input_name="y")
+        check_consistent_length(frame, targets)
+
+        def make(x: NDArray[np.float64], missing: NDArray[np.bool_]) -> Dataset:
+            plain = Dataset.regression(x, targets, self.recipe_.columns, missing)
+            return plain.with_target(plain.target_column()).named(frame.index)
+
+        self._fit(frame, make, 1)
+        return self
+
+    def predict(self, X: Table) -> NDArray[np.float64]:
+        """The output of the model trained on the data as handed in; `predict_interval` is what is proven."""
+        inputs, _ = self._inputs(X)
+        run: CertifiedRun = self.run_
+        column = run.train.target
+        assert column is not None
+        outputs = nominal_outputs(run.network, run.theta, inputs.x)[:, 0]
+        return np.asarray(column.scale * outputs + column.shift)
+
+    def predict_nominal(self, X: Table) -> NDArray[np.float64]:
+        """The same as `predict`."""
+        return self.predict(X)
+
+    def predict_interval(self, X: Table, *, threat: Threat | None = None) -> NDArray[np.float64]:
+        """Proven ranges of the outputs (rows × 2), infinite where nothing is known."""
+        inputs, _ = self._inputs(X, threat)
+        found = self.run_.ranges_of(inputs).outputs
+        return np.stack([found.low[:, 0], found.high[:, 0]], axis=-1)
+
+    def certify(
+        self, X: Table, y: ArrayLike | None = None, *, threat: Threat | None = None, attack: bool = True
+    ) -> pd.DataFrame:
+        """A table with one line per row, index kept: nominal output, its proven range, what attacks reach; with `y`, also the
+        target and the largest error that is possible."""
+        inputs, index = self._inputs(X, threat)
+        run: CertifiedRun = self.run_
+        table = range_table(run, inputs, None, attack_rows(run, inputs, self.attack) if attack else None, index)
+        if y is not None:
+            targets = np.asarray(column_or_1d(y), dtype=np.float64)
+            check_consistent_length(table, targets)
+            table.insert(0, "target", targets)
+            worst = np.maximum(table["high"] - targets, targets - table["low"])
+            table.insert(4, "largest_error", worst)
+        return table
+
+    def score(self, X: Table, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """The smallest R² that the proven ranges admit: `1 − Σ w·max(high − y, y − low)² / Σ w·(y − ȳ)²`."""
+        targets = np.asarray(column_or_1d(y), dtype=np.float64)
+        low, high = self.predict_interval(X).T
+        weight = np.ones(len(targets)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        worst = np.maximum(high - targets, targets - low)
+        spread = float((weight * (targets - np.average(targets, weights=weight)) ** 2).sum())
+        lost = float((weight * worst**2).sum())
+        return 1.0 - lost / spread if spread > 0 else (1.0 if lost == 0 else 0.0)
