@@ -214,12 +214,11 @@ def _threat(section: Mapping[str, Any], data: Split, built_in: bool) -> Catalogu
     if "kind" in section:
         return threat_from_json(section)
     easy = _easy(section, EASY)
-    if not easy:
-        if not built_in:
-            raise UserError(
-                "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, or [threat] in a configuration."
-            )
-        easy = {"eps": 0.01}
+    if not easy and not built_in:
+        raise UserError(
+            "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, or [threat] in a configuration."
+        )
+    easy = {"eps": 0.01, **easy} if built_in else easy
     lost = easy.pop("missing", None)
     threat = threat_of(**easy) if easy or lost is None else None
     if lost is None:

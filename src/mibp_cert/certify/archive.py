@@ -149,7 +149,14 @@ class Archive:
         except OSError as error:
             raise UserError(f"The run directory {self.path} cannot be made: {error.strerror}.") from None
         self._lock()
-        place, data = self.path / "run.json", pack(arrays)
+        try:
+            self._open(description, pack(arrays), resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, description: dict[str, Any], data: bytes, resume: bool) -> None:
+        place = self.path / "run.json"
         if place.exists():
             if not resume:
                 raise UserError(
@@ -173,6 +180,7 @@ class Archive:
         except ImportError:  # other systems have no such lock; two runs in one folder are then the user's to avoid
             return
         except OSError:
+            self.close()
             raise UserError(
                 f"Another process is working in {self.path}; wait for it, or name another folder."
             ) from None

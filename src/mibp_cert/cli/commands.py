@@ -174,7 +174,7 @@ def tolerance(
     if vary == "amount" and not easy:
         easy["eps"] = 1.0
     if vary == "flips" and not easy:
-        easy["flips"] = 0
+        easy["kind"] = "nothing"
     job = job_of(config)
     base = None if vary == "flips" and job.threat.to_json()["kind"] == "nothing" else job.threat
     first = start if start is not None else (1.0 if vary != "amount" else 0.01 if easy.get("eps") == 1.0 else 1.0)

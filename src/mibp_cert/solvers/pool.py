@@ -26,6 +26,7 @@ from multiprocessing import current_process
 from typing import Any, TypeVar
 
 from joblib.externals.loky import ProcessPoolExecutor, cpu_count, get_reusable_executor
+from joblib.externals.loky.backend import resource_tracker
 from joblib.externals.loky.backend.reduction import dumps
 from joblib.externals.loky.backend.utils import kill_process_tree
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -46,6 +47,7 @@ def _interrupts_held_back() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # starting it would let Ctrl-C through again
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

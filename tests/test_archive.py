@@ -1,0 +1,359 @@
+"""Run directories: the same bits after any interruption, and nothing altered passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mibp_cert as mc
+from mibp_cert.certify import archive
+from mibp_cert.certify.archive import digest, opened, pack, read_step, sealed, unpack
+from mibp_cert.certify.audit import AuditSettings, verify
+from mibp_cert.errors import UserError
+
+QUICK = AuditSettings(points=2, parameters=1, members=5)
+CASES: dict[str, dict[str, Any]] = {
+    "relational": {"threat": mc.LInf(0.02)},
+    "relational with velocity": {"threat": mc.LInf(0.02), "momentum": 0.5, "loss": "cross-entropy"},
+    "relational in cases": {"threat": mc.Budget(mc.LInf(0.2), rows=1)},
+    "relational with flips": {"threat": mc.LabelFlips(6) & mc.L2(0.05)},
+    "interval": {"threat": mc.LInf(0.02), "engine": "interval"},
+    "crown": {"threat": mc.LInf(0.02), "engine": "crown"},
+    "mibp": {"threat": mc.LInf(0.002), "engine": "mibp"},
+}
+
+
+def small(rows: int = 12) -> mc.Split:
+    data = mc.two_moons(0)
+    parts = (data.train, data.validation, data.test)
+    return mc.Split("small", *(part.take(np.arange(rows, dtype=np.intp)) for part in parts))
+
+
+def request(threat: mc.Threat, engine: str = "relational", **training: Any) -> tuple[Any, ...]:
+    return mc.Network.mlp([2, 2, 2]), small(), threat, mc.Training(epochs=4, batch_size=6, **training), engine
+
+
+def same(a: mc.CertifiedRun, b: mc.CertifiedRun) -> bool:
+    plain = [run.to_json() for run in (a, b)]
+    for record in plain:
+        for epoch in record["epochs"]:
+            epoch.pop("seconds")
+    arrays = a.bounds.arrays(), b.bounds.arrays()
+    return (
+        plain[0] == plain[1]
+        and arrays[0].keys() == arrays[1].keys()
+        and all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
+        and np.array_equal(a.theta, b.theta)
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    asked = request(**CASES[name])
+    whole = mc.certify_training(*asked, run_dir=tmp_path / "whole")
+    plain = mc.certify_training(*asked)
+    assert same(whole, plain)
+    assert same(whole, mc.load_run(tmp_path / "whole"))
+    for kept in (0, 3, 5):
+        folder = tmp_path / f"cut{kept}"
+        (folder / "steps").mkdir(parents=True)
+        for source in (tmp_path / "whole").rglob("*"):
+            if source.is_file() and source.parent.name == "steps" and int(source.stem) > kept:
+                continue
+            if source.is_file() and source.name not in ("result.json", "test.npz", ".lock"):
+                target = folder / source.relative_to(tmp_path / "whole")
+                target.write_bytes(source.read_bytes())
+        assert same(whole, mc.resume_run(folder))
+
+
+def test_the_best_epoch_is_found_again_after_an_interruption(tmp_path: Path) -> None:
+    asked = request(mc.LInf(0.15), learning_rate=0.5)
+    whole = mc.certify_training(*asked, select="best-validation", run_dir=tmp_path)
+    assert whole.steps < 8  # else nothing would be shown
+    (tmp_path / "result.json").unlink()
+    assert same(whole, mc.resume_run(tmp_path))
+
+
+def test_a_diverging_run_diverges_again_at_the_same_step(tmp_path: Path) -> None:
+    asked = request(mc.LInf(40.0), learning_rate=5.0)
+    try:
+        whole = mc.certify_training(*asked, attacked=False, run_dir=tmp_path)
+    except mc.Diverged as error:
+        with pytest.raises(mc.Diverged, match=str(error)[:40]):
+            mc.resume_run(tmp_path)
+    else:
+        assert whole.diverged is not None
+        (tmp_path / "result.json").unlink()
+        assert same(whole, mc.resume_run(tmp_path))
+
+
+def test_old_sets_are_dropped_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request(mc.LInf(0.02))
+    whole = mc.certify_training(*asked)
+    monkeypatch.setattr(archive, "KEEP", 30_000)
+    small_run = mc.certify_training(*asked, run_dir=tmp_path)
+    assert same(whole, small_run)
+    kept = sorted(int(p.stem) for p in (tmp_path / "steps").glob("*.npz"))
+    assert kept[-1] == 8
+    assert len(kept) < 8
+    assert all(check.holds for check in verify(tmp_path, QUICK))
+
+
+SCRIPT = """
+import sys, numpy as np, mibp_cert as mc
+data = mc.two_moons(0)
+run = mc.certify_training(mc.Network.mlp([2, 6, 2]), data, mc.LInf(0.01), mc.Training(epochs=12, batch_size=25), "relational",
+    run_dir=sys.argv[1], resume=True, attacked=False)
+"""
+
+
+def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
+    """SIGKILL at random moments, again and again, until the run is over."""
+    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "whole")], check=True, timeout=120)
+    rng, kills, folder = np.random.default_rng(0), 0, tmp_path / "killed"
+    for _ in range(200):
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)])
+        started, aim = time.monotonic(), len(list(folder.glob("steps/*.json"))) + int(rng.integers(0, 12))
+        # Wait for a random step, then a random moment within it.
+        while (
+            process.poll() is None and len(list(folder.glob("steps/*.json"))) < aim and time.monotonic() - started < 60
+        ):
+            time.sleep(0.001)
+        time.sleep(float(rng.random()) * 0.02)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        if process.wait() == 0:
+            break
+    assert kills >= 3
+    assert (folder / "result.json").exists()
+    for step in sorted((tmp_path / "whole" / "steps").glob("*.npz")):
+        assert step.read_bytes() == (folder / "steps" / step.name).read_bytes(), step.name
+    assert same(mc.load_run(tmp_path / "whole"), mc.load_run(folder))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    mc.certify_training(*request(mc.LInf(0.02)), run_dir=folder)
+    return folder
+
+
+def copy_of(folder: Path, target: Path) -> Path:
+    for source in folder.rglob("*"):
+        if source.is_file():
+            place = target / source.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(source.read_bytes())
+    return target
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def _flip_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _edit(path: Path) -> None:
+    plain = json.loads(path.read_text())
+    plain["steps" if "steps" in plain else "format"] = 7
+    path.write_text(json.dumps(plain))
+
+
+@pytest.mark.parametrize(
+    "name", ["steps/000008.npz", "steps/000008.json", "run.json", "data.npz", "test.npz", "result.json"]
+)
+@pytest.mark.parametrize("damage", [_truncate, _flip_bit])
+def test_a_file_that_was_cut_short_or_altered_is_refused(
+    finished: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    damage(folder / name)
+    with pytest.raises(UserError, match=r"cut short|altered|belongs to|other data|does not belong"):
+        mc.load_run(folder)
+    assert not all(check.holds for check in verify(folder, QUICK))
+
+
+@pytest.mark.parametrize("name", ["steps/000003.json", "run.json"])
+def test_an_edited_record_is_refused(finished: Path, tmp_path: Path, name: str) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    _edit(folder / name)
+    with pytest.raises(UserError, match="cut short or altered"):
+        mc.load_run(folder)
+
+
+def test_a_step_of_another_run_is_refused(finished: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    mc.certify_training(*request(mc.LInf(0.03)), run_dir=other)
+    folder = copy_of(finished, tmp_path / "run")
+    for kind in ("npz", "json"):
+        (folder / f"steps/000005.{kind}").write_bytes((other / f"steps/000005.{kind}").read_bytes())
+    with pytest.raises(UserError, match=r"Step 5 .* does not belong to this run"):
+        mc.load_run(folder)
+
+
+def test_a_missing_step_is_named(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    (folder / "steps/000004.json").unlink()
+    with pytest.raises(UserError, match="record of step 4 is missing"):
+        mc.load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"threat": mc.LInf(0.03)}, "threat was"),
+        ({"threat": mc.LInf(0.02), "learning_rate": 0.2}, "training was"),
+        ({"threat": mc.LInf(0.02), "engine": "interval"}, "engine was"),
+    ],
+)
+def test_another_request_does_not_resume_a_run(finished: Path, tmp_path: Path, change: Any, words: str) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    with pytest.raises(UserError, match=f"belongs to another run: {words}"):
+        mc.certify_training(*request(**change), run_dir=folder, resume=True)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(finished: Path) -> None:
+    with pytest.raises(UserError, match="holds a run already; add --resume"):
+        mc.certify_training(*request(mc.LInf(0.02)), run_dir=finished)
+
+
+def test_two_processes_do_not_share_a_folder(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    kept = opened(folder / "run.json")["description"]
+    first = archive.Archive(folder, kept, unpack((folder / "data.npz").read_bytes()), resume=True)
+    try:
+        with pytest.raises(UserError, match="Another process is working"):
+            mc.load_run(folder)
+    finally:
+        first.close()
+
+
+def test_verify_holds_for_what_was_written(finished: Path) -> None:
+    found = verify(finished, QUICK)
+    assert [check.name for check in found] == ["hashes", "second opinion", "recomputed", "bounds", "trainings"]
+    assert all(check.holds for check in found)
+
+
+def _rewrite(folder: Path, change: Callable[[dict[str, Any], int], None], steps: range) -> None:
+    """Alter stored sets and mend every hash after them, as a careful forger would."""
+    last = digest((folder / "run.json").read_bytes())
+    for number in range(1, 9):
+        place = folder / "steps" / f"{number:06d}"
+        arrays = read_step(folder, number)
+        plain = opened(place.with_suffix(".json"))
+        if number in steps:
+            arrays = {name: np.array(value) for name, value in arrays.items()}
+            change(arrays, number)
+            content = pack(arrays)
+            place.with_suffix(".npz").write_bytes(content)
+            plain["arrays"] = digest(content)
+        plain["previous"] = last
+        text = sealed(plain)
+        place.with_suffix(".json").write_bytes(text)
+        last = digest(text)
+    plain = opened(folder / "result.json")
+    plain["previous"] = last
+    (folder / "result.json").write_bytes(sealed(plain))
+
+
+def test_verify_catches_one_altered_bound_though_all_hashes_were_mended(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+
+    def tighter(arrays: dict[str, Any], number: int) -> None:
+        arrays["upper"][3] -= 1e-9 * (arrays["upper"][3] - arrays["lower"][3])
+
+    _rewrite(folder, tighter, range(8, 9))
+    found = {check.name: check for check in verify(folder, QUICK)}
+    assert found["hashes"].holds
+    assert not found["recomputed"].holds
+    assert "step(s) 8" in found["recomputed"].words
+
+
+@pytest.mark.parametrize("what", ["linear", "middle", "slack", "lower"])
+def test_the_second_opinion_alone_catches_a_wrong_set(finished: Path, tmp_path: Path, what: str) -> None:
+    """Without taking steps again: ball arithmetic at single points finds a set that is wrong by a part of its radius."""
+    folder = copy_of(finished, tmp_path / "run")
+
+    def wrong(arrays: dict[str, Any], number: int) -> None:
+        radius = 0.5 * (arrays["upper"] - arrays["lower"])
+        widest = int(radius.argmax())
+        match what:
+            case "linear":
+                arrays["linear"][widest] *= 0.5
+            case "middle":
+                arrays["middle"][widest] += 0.5 * radius[widest]
+            case "slack":
+                data = 24  # twelve rows of two cells
+                arrays["linear"][:, data:] = 0.0
+            case "lower":
+                arrays["lower"][widest] = arrays["upper"][widest] - 0.5 * radius[widest]
+
+    _rewrite(folder, wrong, range(6, 7))
+    settings = AuditSettings(points=8, parameters=6, recompute=False, members=5)
+    found = {check.name: check for check in verify(folder, settings)}
+    assert not found["second opinion"].holds
+    assert "step 6" in found["second opinion"].words
+
+
+def test_an_unfinished_run_is_verified_as_far_as_it_goes(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    (folder / "result.json").unlink()
+    found = verify(folder, QUICK)
+    assert all(check.holds for check in found)
+    assert "not finished" in found[-1].words
+    with pytest.raises(UserError, match="is not finished; go on with it"):
+        mc.load_run(folder)
+
+
+def test_wall_clock_limits_are_recorded_as_not_repeatable(tmp_path: Path) -> None:
+    limited = mc.SolverSettings(seconds_per_step=0.5, jobs=1)
+    run = mc.certify_training(*request(mc.LInf(0.02), "mibp"), solver=limited, run_dir=tmp_path, attacked=False)
+    assert run.to_json()["repeatable"] is False
+    words = {check.name: check.words for check in verify(tmp_path, QUICK)}
+    assert "wall-clock" in words["recomputed"]
+
+
+def test_ctrl_c_keeps_the_steps_and_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "mibp_cert",
+        "certify",
+        "two-moons",
+        "--epochs",
+        "2000",
+        "--run",
+        str(tmp_path / "r"),
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_default_sigint
+    )
+    started = time.monotonic()
+    while not list((tmp_path / "r").glob("steps/000003.json")) and time.monotonic() - started < 60:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert f"mibp-cert resume {tmp_path / 'r'}" in " ".join(errors.split())
+    assert len(list((tmp_path / "r").glob("steps/*.json"))) >= 3
+
+
+def _default_sigint() -> None:
+    """A shell that starts tests in the background makes its children ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setpgid(0, 0)
