@@ -77,32 +77,49 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
                 if not free and key not in config[section]:
                     raise UserError(f"[{section}] has no key {key!r}; {nearest(key, list(config[section]))}")
                 if not free:
-                    _check_kind(section, key, values[key], config[section][key])
+                    _check_kind(section, key, values[key])
             if free and layer is not given and values:
                 config[section] = {}  # the command line says what may be wrong as a whole
             config[section] = {**config[section], **values}
     return config
 
 
-def _check_kind(section: str, key: str, value: Any, default: Any) -> None:
-    """A value must be of its default's kind; numbers may be whole, and None stands for the default."""
-    kinds: tuple[type, ...] = (object,)
-    match default:
-        case bool():
-            kinds = (bool,)
-        case int():
-            kinds = (int,)
-        case float():
-            kinds = (int, float)
-        case str():
-            kinds = (str, list, tuple) if key == "schedule" else (str,)
-        case tuple() | list():
-            kinds = (list, tuple)
-    if value is not None and (
-        not isinstance(value, kinds) or (isinstance(value, bool) and not {bool, object} & {*kinds})
-    ):
-        wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(kinds[-1], "a list")
-        raise UserError(f"[{section}] {key} must be {wanted}, got {value!r}.")
+_SETTINGS: dict[str, Any] = {
+    "data": Reading,
+    "training": Training,
+    "select": Selection,
+    "solver": SolverSettings,
+    "relational": RelationalSettings,
+    "attack": AttackSettings,
+    "questions": Questions,
+}
+_OTHERS = {
+    ("data", "na"): "tuple",
+    ("network", "hidden"): "str | tuple",
+    ("network", "conv"): "str | tuple",
+    ("network", "logits"): "int",
+    ("run", "unroll"): "int",
+    ("attack", "enabled"): "bool",
+}
+"""Kinds of keys that no dataclass declares; those not listed are text."""
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "bool": ((bool,), "true or false"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "text"),
+    "tuple": ((list, tuple), "a list"),
+}
+
+
+def _check_kind(section: str, key: str, value: Any) -> None:
+    """A value must be of the kind that its setting declares; None stands for the default."""
+    declared = {f.name: str(f.type) for f in fields(_SETTINGS[section])} if section in _SETTINGS else {}
+    text = _OTHERS.get((section, key)) or declared.get(key, "str")
+    kinds = [_KINDS[part.split("[")[0].strip()] for part in text.split("|") if part.strip() != "None"]
+    wanted = tuple(kind for group, _ in kinds for kind in group)
+    if value is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
+        words = " or ".join(said for _, said in kinds)
+        raise UserError(f"[{section}] {key} must be {words}, got {value!r}.")
 
 
 def plain_config(config: Config) -> dict[str, Any]:

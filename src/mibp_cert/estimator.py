@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from mibp_cert.certify import AttackSettings, CertifiedRun, Inputs, Selection, Training, certify_training
 from mibp_cert.certify.answers import attack_rows, class_table, range_table
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
+from mibp_cert.certify.run import check_threat
 from mibp_cert.data import Dataset, Recipe, Split
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
@@ -33,6 +34,7 @@ from mibp_cert.options import ACTIVATIONS, Start
 from mibp_cert.report.progress import progress_bars, show_training
 from mibp_cert.threats import Missing, Nothing, Threat
 from mibp_cert.threats.compose import Catalogued
+from mibp_cert.threats.plain import knows_missing
 
 Table = pd.DataFrame | ArrayLike
 
@@ -113,12 +115,14 @@ class _Certified(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _knows_missing(self) -> bool:
-        return self.threat is not None and "'missing'" in str(self.threat.to_json())
+        return isinstance(self.threat, Threat) and knows_missing(self.threat)
 
     # Tables -----------------------------------------------------------------------------------------------------------
 
     def _frame(self, X: Table, *, reset: bool) -> pd.DataFrame:
         """The rows as a table with text as column names; arrays must be numbers."""
+        if self.threat is not None:
+            check_threat(self.threat)
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, reset=reset, skip_check_array=True)
             if not len(X):
@@ -192,7 +196,7 @@ class _Certified(BaseEstimator):  # type: ignore[misc]
             self.schedule if isinstance(self.schedule, str) else tuple(self.schedule),
         )
         with ExitStack() as stack:
-            progress = stack.enter_context(progress_bars(quiet=not self.verbose))
+            progress = stack.enter_context(progress_bars(quiet=not self.verbose, transient=False))
             self.run_ = certify_training(
                 network,
                 data,

@@ -40,6 +40,7 @@ from mibp_cert.nets import Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Capability, WorkerPool, solver_named
 from mibp_cert.threats import Missing, Nothing, Threat, ThreatSet
 from mibp_cert.threats.compose import Catalogued
+from mibp_cert.threats.plain import knows_missing
 
 ENGINES = ("interval", "crown", "mibp", "relational")
 DIVERGED = 1e6
@@ -333,7 +334,7 @@ def _input_threat(data: Split | Dataset, threat: Threat | None) -> Threat | None
         return Missing()
     if not isinstance(threat, Catalogued):
         raise UserError("The test rows have missing values, which rules cannot be combined with; fill them in.")
-    return threat if "'missing'" in str(threat.to_json()) else threat & Missing()
+    return threat if knows_missing(threat) else threat & Missing()
 
 
 def explain_support(graph: Graph, engine: Engine) -> list[str]:

@@ -9,8 +9,8 @@ from mibp_cert.certify import Callbacks, EpochRecord
 from mibp_cert.report.tables import percent
 
 
-def progress_bars(quiet: bool) -> Progress:
-    """Bars on the terminal that vanish when they are done; nothing at all if `quiet`."""
+def progress_bars(quiet: bool, *, transient: bool = True) -> Progress:
+    """Bars on the terminal that vanish when they are done if `transient`; nothing at all if `quiet`."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -18,7 +18,7 @@ def progress_bars(quiet: bool) -> Progress:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=True, disable=quiet)
+    return Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=transient, disable=quiet)
 
 
 def show_training(progress: Progress, engine: str, steps: int | None = None) -> Callbacks:

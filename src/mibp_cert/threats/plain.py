@@ -101,6 +101,13 @@ def _combined(kind: str, rest: dict[str, Any]) -> Catalogued:
     return Where(inner, condition_from_json(rest["when"]) if "when" in rest else rest["rows"])
 
 
+def knows_missing(threat: Threat | Mapping[str, Any]) -> bool:
+    """Does the threat, or a part of it, say that missing values may be anything valid?"""
+    plain: Mapping[str, Any] = threat.to_json() if isinstance(threat, Threat) else threat
+    inner = [*plain.get("threats", ()), *(plain[key] for key in ("threat", "base") if key in plain)]
+    return plain["kind"] == "missing" or any(knows_missing(part) for part in inner)
+
+
 def in_words(threat: Threat | Mapping[str, Any]) -> str:
     """What may be wrong, as a clause a person can read.
 

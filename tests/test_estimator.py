@@ -1,0 +1,223 @@
+"""scikit-learn estimators: their contract, tables, pipelines, grid search; certificates hold for really trained models."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import mibp_cert as mc
+from mibp_cert import CertifiedClassifier, CertifiedRegressor
+from mibp_cert.certify.predict import nominal_classes, nominal_outputs
+from mibp_cert.certify.train import attack_steps
+from mibp_cert.engines import concrete
+from mibp_cert.errors import UserError
+
+
+@parametrize_with_checks([CertifiedClassifier(), CertifiedRegressor(hidden=(4,))])
+def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def table(rows: int = 60, seed: int = 0, missing: bool = True) -> tuple[pd.DataFrame, pd.Series]:
+    rng = np.random.default_rng(seed)
+    age, mood = rng.integers(20, 80, rows), rng.choice(["good", "fair", "bad"], rows)
+    score = (age - 50) / 15 + (mood == "bad") * 1.5 - (mood == "good") + rng.normal(0, 0.3, rows)
+    frame = pd.DataFrame({"age": age.astype(float), "mood": mood}, index=[f"p{i}" for i in range(rows)])
+    if missing:
+        frame.loc[["p3", "p8"], "mood"] = None
+        frame.loc["p5", "age"] = np.nan
+    return frame, pd.Series(np.where(score > 0, "ill", "well"), index=frame.index, name="state")
+
+
+DOUBT = mc.Missing() & mc.LInf({"age": 1.0})
+
+
+def linear(**options: Any) -> CertifiedClassifier:
+    settings = {"hidden": (), "loss": "cross-entropy", "logits": 1, "epochs": 8, "learning_rate": 0.5} | options
+    return CertifiedClassifier(**settings)
+
+
+def test_the_table_of_answers_keeps_index_and_names() -> None:
+    X, y = table()
+    model = linear(threat=DOUBT).fit(X, y)
+    found = model.certify(X, y)
+    assert found.index.tolist() == X.index.tolist()
+    wanted = [
+        "class",
+        "label",
+        "correct",
+        "certified",
+        "margin_low",
+        "margin_high",
+        "nominal_class",
+        "attacked_class",
+        "reason",
+    ]
+    assert found.columns.tolist() == wanted
+    assert set(found["class"]) <= {"ill", "well", "abstain"}
+    assert 0 < found["certified"].sum() < len(found)
+    assert (found["class"] == model.predict(X)).all()
+    assert (found.loc[found["certified"], "margin_low"] > 0).all()
+    assert (found["margin_low"] <= found["margin_high"]).all()
+    assert (found.loc[found["certified"], "class"] == found.loc[found["certified"], "attacked_class"]).all()
+    assert ((found["reason"] == "") == found["certified"]).all()
+    assert model.score(X, y) == found["correct"].mean()
+    assert list(model.feature_names_in_) == ["age", "mood"]
+    assert model.predict_interval(X).shape == (60, 1, 2)
+    assert model.history_[-1]["epoch"] == 8
+
+
+def test_certified_classes_are_those_of_every_model_really_trained() -> None:
+    """Datasets of the threat, drawn at random, trained for real; rows with missing values filled in at random."""
+    X, y = table()
+    model = linear(threat=DOUBT).fit(X, y)
+    run, rng = model.run_, np.random.default_rng(1)
+    steps, begin = attack_steps(run)
+    classes = model.predict(X)
+    complete = X.fillna({"age": 44.0, "mood": "fair"})
+    for x, labels in run.threat.bind(run.train).sample(rng, 30):
+        theta = concrete.train(steps, begin, x, labels)
+        assert run.bounds.contains(theta[: run.network.layout.size])
+        filled = complete.assign(
+            age=np.where(X["age"].isna(), rng.uniform(X["age"].min(), X["age"].max()), X["age"]),
+            mood=np.where(X["mood"].isna(), rng.choice(["good", "fair", "bad"]), X["mood"]),
+        )
+        given = model.classes_[nominal_classes(run.network, theta, model.recipe_.apply(filled)[0])]
+        assert ((classes == "abstain") | (classes == given)).all()
+
+
+def test_ranges_of_a_regression_hold_for_every_model_really_trained() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 10, (40, 2))
+    y = 100.0 + 30.0 * X[:, 0] - 5.0 * X[:, 1] + rng.normal(0, 2, 40)
+    model = CertifiedRegressor(hidden=(), threat=mc.TargetNoise(3.0) & mc.LInf(0.05), epochs=20, learning_rate=0.2).fit(
+        X, y
+    )
+    run, column = model.run_, model.run_.train.target
+    steps, begin = attack_steps(run)
+    low, high = model.predict_interval(X).T
+    assert column is not None
+    for x, targets in run.threat.bind(run.train).sample(rng, 30):
+        theta = concrete.train(steps, begin, x, targets)
+        outputs = column.scale * nominal_outputs(
+            run.network, theta, model.recipe_.apply(pd.DataFrame(X, columns=["0", "1"]))[0]
+        )
+        assert ((low <= outputs[:, 0] + column.shift) & (outputs[:, 0] + column.shift <= high)).all()
+    found = model.certify(X, y)
+    assert {"target", "nominal", "low", "high", "largest_error", "attacked_low", "attacked_high", "reason"} == set(
+        found.columns
+    )
+    assert ((found["low"] <= found["attacked_low"]) & (found["attacked_high"] <= found["high"])).all()
+    worst = 1.0 - (found["largest_error"] ** 2).sum() / ((y - y.mean()) ** 2).sum()
+    assert model.score(X, y) == pytest.approx(worst)
+    assert model.score(X, y) < 1.0 - ((model.predict(X) - y) ** 2).sum() / ((y - y.mean()) ** 2).sum()
+
+
+def test_a_pipeline_with_grid_search_looks_for_what_can_be_proven() -> None:
+    X, y = table(missing=False)
+    model = make_pipeline(linear(threat=mc.LInf({"age": 1.0})))
+    search = GridSearchCV(model, {"certifiedclassifier__epochs": [1, 6]}, cv=3).fit(X, y)
+    assert search.best_params_["certifiedclassifier__epochs"] in (1, 6)
+    assert search.best_score_ == max(search.cv_results_["mean_test_score"])
+    scaled = make_pipeline(StandardScaler(), linear(threat=mc.LInf(0.05), scaling="none"))
+    assert 0 < cross_val_score(scaled, X[["age"]], y, cv=3).mean() <= 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "expected"),
+    [
+        ([0, 1], None, -1),
+        ([-1, 1], None, -2),
+        ([5, 7], None, -1),
+        ([0.0, 1.0], None, -1.0),
+        (["a", "b"], None, "abstain"),
+        ([False, True], None, -1),
+        ([0, 1], 99, 99),
+    ],
+)
+def test_the_word_for_abstaining_is_of_the_classes_kind(labels: list[Any], given: Any, expected: Any) -> None:
+    X = np.array([[0.0], [0.1], [1.0], [1.1]])
+    y = np.array([labels[0], labels[0], labels[1], labels[1]])
+    model = linear(threat=mc.LInf(0.2), abstain_label=given).fit(X, y)
+    assert model.abstain_label_ == expected
+    assert type(model.abstain_label_) is type(expected)
+    answers = model.predict([[0.0], [0.55], [1.1]])
+    assert answers[1] == expected
+    assert answers[0] == labels[0]
+    assert answers.dtype.kind == np.array([labels[0], expected]).dtype.kind
+
+
+def test_clean_data_abstain_nowhere_and_give_the_nominal_class() -> None:
+    X, y = table(missing=False)
+    model = CertifiedClassifier().fit(X, y)
+    assert (model.predict(X) == model.predict_nominal(X)).all()
+
+
+def test_clone_and_pickle_keep_threat_and_bounds() -> None:
+    X, y = table()
+    threat = DOUBT & mc.Rounded("age", to=2).where(mc.column("age") >= 60)
+    model = linear(threat=threat).fit(X, y)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.bounds_.lower, model.bounds_.lower)
+    assert clone(model).fit(X, y).bounds_.within(model.bounds_)
+    assert clone(model).fit(X, y).threat.to_json() == threat.to_json()
+
+
+def test_validation_rows_choose_the_epoch_and_are_not_trained_on() -> None:
+    X, y = table()
+    model = linear(threat=DOUBT, select="best-validation", epochs=12).fit(X, y)
+    assert len(model.run_.train) == 48
+    assert model.run_.steps <= 12
+    assert model.run_.validation[1] is not None
+
+
+def test_bounds_that_diverge_warn_and_abstain_everywhere() -> None:
+    X, y = table(missing=False)
+    with pytest.warns(ConvergenceWarning, match="diverged"):
+        model = CertifiedClassifier(threat=mc.LInf({"age": 30.0}), learning_rate=2.0, epochs=40).fit(X, y)
+    assert (model.predict(X) == "abstain").all()
+    assert set(model.certify(X, attack=False)["reason"]) == {"the bounds diverged"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"threat": mc.LInf(1.0)}, "Input X contains NaN in 'age', 'mood'"),
+        ({"threat": DOUBT, "engine": "exact"}, "no engine called 'exact'"),
+        ({"threat": DOUBT, "activation": "gelu"}, "no activation called 'gelu'"),
+        ({"threat": DOUBT, "network": "mlp"}, "network is a Network or from_torch"),
+        ({"threat": DOUBT, "abstain_label": "ill"}, "is one of the classes"),
+        ({"threat": 0.1}, "A threat says what may be wrong"),
+    ],
+)
+def test_mistakes_are_named(change: dict[str, Any], words: str) -> None:
+    X, y = table()
+    with pytest.raises(UserError, match=words):
+        linear(**change).fit(X, y)
+
+
+def test_other_columns_at_prediction_are_named() -> None:
+    X, y = table(missing=False)
+    model = linear(threat=mc.LInf({"age": 1.0})).fit(X, y)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(X.rename(columns={"age": "years"}))
+    with pytest.raises(UserError, match="'great' is not a category of the column 'mood'"):
+        model.predict(X.assign(mood="great"))
+
+
+def test_progress_is_silent_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    X, y = table(missing=False)
+    linear(threat=mc.LInf({"age": 1.0})).fit(X, y)
+    assert capsys.readouterr() == ("", "")
+    linear(threat=mc.LInf({"age": 1.0}), verbose=1).fit(X, y)
+    assert "epoch" in capsys.readouterr().err
