@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: install run test test-torch lint soundness bench clean
+.PHONY: install run test test-torch test-browser docs lint soundness bench clean
 
 install: $(VENV)/.installed
 
@@ -17,7 +17,7 @@ $(VENV)/.installed: pyproject.toml
 
 run: install
 	@mkdir -p runs
-	$(BIN)/mibp-cert certify two-moons --eps 0.01 --engine interval,relational --json runs/two-moons.json
+	$(BIN)/mibp-cert certify two-moons --eps 0.01 --engine interval,relational --json runs/two-moons.json --report runs/two-moons.html
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks
@@ -31,6 +31,17 @@ test: lint
 test-torch: install
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pytest -k torch
+
+# A real browser: Chromium and its driver, from the system's packages where they can be installed.
+test-browser: install
+	@command -v chromium chromedriver >/dev/null 2>&1 || \
+		{ apt-get update -qq && apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
+		echo "Chromium cannot be installed here: the browser tests will be skipped."
+	$(BIN)/python -m pytest -m browser tests/test_browser.py
+
+docs: install
+	$(BIN)/python -m pip install --quiet '.[docs]'
+	$(BIN)/mkdocs build --strict --site-dir runs/site
 
 soundness: install
 	$(BIN)/python -m pytest -m soundness

@@ -357,3 +357,31 @@ def _default_sigint() -> None:
     """A shell that starts tests in the background makes its children ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setpgid(0, 0)
+
+
+@pytest.mark.soundness
+def test_fifty_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
+    """Runs are started and killed until fifty kills have hit; every run that ends has the bits of one that was left alone."""
+    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "whole")], check=True, timeout=120)
+    expected = {p.name: p.read_bytes() for p in (tmp_path / "whole" / "steps").glob("*.npz")}
+    rng, kills, ended = np.random.default_rng(1), 0, 0
+    while kills < 50:
+        folder = tmp_path / f"run{ended}"
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)])
+        begun = len(list(folder.glob("steps/*.json")))
+        aim, started = begun + int(rng.integers(0, 8)), time.monotonic()
+        while (
+            process.poll() is None and len(list(folder.glob("steps/*.json"))) < aim and time.monotonic() - started < 60
+        ):
+            time.sleep(0.0005)
+        time.sleep(float(rng.random()) * 0.03)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        if process.wait() == 0:
+            found = {p.name: p.read_bytes() for p in (folder / "steps").glob("*.npz")}
+            assert found == expected
+            ended += 1
+    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / f"run{ended}")], check=True, timeout=120)
+    assert {p.name: p.read_bytes() for p in (tmp_path / f"run{ended}" / "steps").glob("*.npz")} == expected
+    print(f"{kills} kills, {ended + 1} runs ended with the same bits")

@@ -104,15 +104,7 @@ def test_a_test_file_is_used_as_it_is(tmp_path: Path) -> None:
     run("certify", str(path), *DOUBT, "--test-file", str(other), "--json", str(plain))
     assert json.loads(plain.read_text())["test"]["n"] == 30
     other.write_text(other.read_text().replace("income", "wage"))
-    assert "columns differ" in refused("certify", str(path), *DOUBT, "--test-file", str(other)) or True
-    with pytest.raises(UserError, match="missing income, unknown wage"):
-        split_table(
-            read_table(path, Reading("diagnosis")),
-            Reading("diagnosis"),
-            0,
-            "t",
-            read_table(other, Reading("diagnosis")),
-        )
+    assert "missing income, unknown wage" in refused("certify", str(path), *DOUBT, "--test-file", str(other))
 
 
 def test_splits_are_disjoint_keep_the_shares_and_depend_on_the_seed(tmp_path: Path) -> None:
@@ -262,10 +254,12 @@ def test_a_configuration_file_runs_and_flags_go_over_it(tmp_path: Path) -> None:
         target = "diagnosis"
         [threat]
         kind = "all"
-        threats = [
-          {{ kind = "missing" }},
-          {{ kind = "where", when = {{ column = "age", is = ">=", value = 60 }}, threat = {{ kind = "linf", eps = {{ age = 2 }} }} }},
-        ]
+        [[threat.threats]]
+        kind = "missing"
+        [[threat.threats]]
+        kind = "where"
+        when = {{ column = "age", is = ">=", value = 60 }}
+        threat = {{ kind = "linf", eps = {{ age = 2 }} }}
         [training]
         epochs = 3
         schedule = [0.3, 0.2, 0.1]
@@ -290,7 +284,7 @@ def test_a_configuration_file_runs_and_flags_go_over_it(tmp_path: Path) -> None:
         ("training = 3", r"\[training\] is a section"),
         ("[training]\nepochs = 'ten'", r"\[training\] epochs must be a whole number, got 'ten'"),
         ("[training]\nmomentum = 'much'", r"\[training\] momentum must be a number, got 'much'"),
-        ("[solver]\njobs = true\ngap = true", "gap must be a number"),
+        ("[solver]\ngap = true", "gap must be a number"),
         ("[attack]\nenabled = 1", "enabled must be true or false"),
         ("[data]\ndrop = 'a'", r"\[data\] drop must be a list"),
         ("[threat]\nkind = 'linff'\neps = 1", "no threat of the kind 'linff'; did you mean 'linf'"),

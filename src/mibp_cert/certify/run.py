@@ -92,7 +92,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """State of the run after an epoch; validation is bounded by intervals, whatever the engine."""
+    """State of the run after an epoch; validation points are bounded as the engine does by default (`mibp`: by intervals)."""
 
     epoch: int
     seconds: float
