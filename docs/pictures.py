@@ -129,7 +129,9 @@ def categories(threat: mc.Threat, names: Sequence[str], reported: Sequence[str |
             for j, name in enumerate(names):
                 may = bool(allowed[i - 1, j])
                 face, edge = (SET, SET) if may else ("none", GREY)
-                ax.add_patch(Circle((j + 1.9, -i), 0.27, facecolor=face, edgecolor=edge, alpha=0.8 if may else 1.0, lw=1.5))
+                ax.add_patch(
+                    Circle((j + 1.9, -i), 0.27, facecolor=face, edgecolor=edge, alpha=0.8 if may else 1.0, lw=1.5)
+                )
                 if name == said:
                     ax.plot(j + 1.9, -i, marker="+", markersize=8, markeredgewidth=1.8, color=INK)
         ax.set(xlim=(-0.55, len(names) + 1.6), ylim=(-len(reported) - 0.6, 0.5), aspect="equal")

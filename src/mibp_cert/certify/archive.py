@@ -260,6 +260,7 @@ class Archive:
 
 def read_chain(path: Path) -> tuple[list[StepRecord], str, set[int]]:
     """All records in order, the hash of the last one, and which sets were dropped; `UserError` where the chain is broken."""
+    opened(path / "run.json")  # refuses what is no run
     last, dropped, records = digest((path / "run.json").read_bytes()), set[int](), []
     files = sorted((path / "steps").glob("*.json"))
     for number, place in enumerate(files, start=1):

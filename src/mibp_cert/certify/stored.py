@@ -190,7 +190,7 @@ def layer_of(plain: Mapping[str, Any]) -> Any:
     known = {kind.__name__: kind for kind in LAYERS}
     if plain["kind"] not in known:
         raise UserError(
-            f"The layer {plain['kind']} is not one of this package; such a run can only be resumed from Python."
+            f"The layer {plain['kind']} is not one of this package: hand it to certify_training(…, run_dir=…, resume=True)."
         )
     return known[plain["kind"]](**{k: v for k, v in plain.items() if k != "kind"})
 

@@ -13,7 +13,7 @@ from mibp_cert.cli import commands
 from mibp_cert.cli.doctor import doctor
 from mibp_cert.cli.flags import shared
 from mibp_cert.cli.tables import reproduce
-from mibp_cert.errors import MibpCertError
+from mibp_cert.errors import MibpCertError, SoundnessError
 
 app = typer.Typer(
     help="My training data may be wrong. What can that do to my model?",
@@ -21,8 +21,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-USER_MISTAKE = 2
-INTERRUPTED = 130
+USER_MISTAKE, UNSOUND, INTERRUPTED = 2, 3, 130
+"""Exit statuses: a mistake in the request; bounds that are of no use (or a bug); Ctrl-C."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -47,12 +47,14 @@ for _command in (commands.resume, commands.report, commands.verify, reproduce, d
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one sentence and exit status 2; Ctrl-C is 130; never a traceback for either."""
+    """Entry point: a mistake is one sentence and exit status 2, bounds of no use are 3, Ctrl-C is 130; never a traceback."""
     try:
         app()
     except MibpCertError as error:
         Console(stderr=True).print(f"mibp-cert: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
-        sys.exit(INTERRUPTED if isinstance(error, commands.Interrupted) else USER_MISTAKE)
+        if isinstance(error, commands.Interrupted):
+            sys.exit(INTERRUPTED)
+        sys.exit(UNSOUND if isinstance(error, SoundnessError) else USER_MISTAKE)
 
 
 if __name__ == "__main__":

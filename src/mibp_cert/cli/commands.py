@@ -205,7 +205,9 @@ def tolerance(
         console.print(
             f"Test point {p}: certified up to {found.certified[p]:.4g}, an attack succeeds from {found.broken[p]:.4g} on."
         )
-    console.print(f"{len(found.values)} runs, engine {engine}.")
+    console.print(
+        f"{len(found.values)} runs, engine {engine}, each trained for all of its {job.training.epochs} epochs."
+    )
     if json_path is not None:
         write_safely(
             json_path, _json({**found.to_json(), "vary": vary, "threat": job.threat.to_json(), "engine": engine})
@@ -271,6 +273,7 @@ def compare(
         )
     if len(threats) == 1:
         console.print(f"What may be wrong: {next(iter(threats))}.", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Each is trained for all of its {job.training.epochs} epochs.", highlight=False)
     shown = found.reset_index() if len(threats) > 1 else found.reset_index("threat", drop=True).reset_index()
     console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.4g}"), markup=False, soft_wrap=True)
     if csv_path is not None:

@@ -58,7 +58,6 @@ h3{{font-size:1rem;margin:0 0 .5rem}} p,li{{max-width:46rem}} ul{{padding-left:1
 figure svg{{display:block;width:100%;max-width:34rem;height:auto;margin:0 auto}} figure svg text{{font-family:inherit!important}}
 figure svg *{{stroke-linejoin:round;stroke-linecap:butt}} figcaption{{margin-top:.5rem}}
 .scroll{{overflow-x:auto;border:1px solid var(--line);border-radius:.6rem;max-width:100%}}
-.scroll.long{{max-height:32rem;overflow-y:auto}} @media print{{.scroll.long{{max-height:none}}}}
 table{{border-collapse:collapse;width:100%;font-size:.92rem}} th,td{{text-align:left;vertical-align:top;padding:.4rem .6rem}}
 th{{font-weight:600;background:var(--card)}} tr+tr>*{{border-top:1px solid var(--line)}}
 th{{overflow-wrap:normal}} td:first-child{{min-width:8.2rem}}

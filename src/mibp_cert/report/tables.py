@@ -13,6 +13,9 @@ from mibp_cert.data import Split, steps_per_epoch
 from mibp_cert.reproduce import Table as Reproduced
 from mibp_cert.threats.plain import in_words
 
+OURS = {"interval": "interval (FullCert)", "crown": "crown (Sosnin et al.)"}
+"""Engines that are another paper's method."""
+
 
 def epochs_table(run: CertifiedRun) -> Table:
     """One row per epoch: time, radius, validation, and what the solver did."""
@@ -142,7 +145,7 @@ def accuracy_table(table: Reproduced, records: Sequence[dict[str, Any]]) -> Tabl
             paper = cell.paper.get("MIBP-Cert")
             below = " " if paper is None or record["certified"] >= paper else "<"
             out.add_row(
-                "  " + {"interval": "interval (FullCert)"}.get(record["engine"], record["engine"]),
+                "  " + OURS.get(record["engine"], record["engine"]),
                 f"{record['certified']:.1f}±{record['certified_std']:<4.1f}{below}",
                 f"{record['rate']:.1f}",
                 f"{record['attacked']:.1f}",

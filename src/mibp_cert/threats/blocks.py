@@ -138,7 +138,13 @@ class Segments:
             return self.minimiser(rng.normal(size=self.count))
         if self.kind == "box":
             return self.low + rng.random(self.count) * (self.high - self.low)
-        return self.minimiser(rng.normal(size=self.count)) * np.repeat(rng.random(len(self.sizes)), self.sizes)
+        share = np.repeat(rng.random(len(self.sizes)), self.sizes)
+        if self.kind != "l1":
+            return self.minimiser(rng.normal(size=self.count)) * share
+        # Corners alone would never change two cells of a row: mix corners with weights that sum to one.
+        weights = rng.dirichlet(np.ones(4))
+        mixed: Array = np.sum([w * self.minimiser(rng.normal(size=self.count)) for w in weights], axis=0)
+        return share * mixed
 
 
 class Block(ABC):

@@ -66,8 +66,13 @@ class _Ball(Catalogued):
             if self._kind != "box":
                 raise UserError("clip is understood by LInf only.")
             floor, ceiling = _clip_ends(self.clip, clean, picked)
-            if np.any((x < floor) | (x > ceiling)):
-                raise UserError("Some data lie outside the valid range given as clip; correct the data or the range.")
+            outside = np.argwhere((x < floor) | (x > ceiling))
+            if len(outside):
+                row, j = (int(i) for i in outside[0])
+                raise UserError(
+                    f"{len(outside)} value(s) lie outside the valid range given as clip, the first in row {row}, column "
+                    f"'{clean.columns[picked[j]].name}'; correct the data or the range."
+                )
             low, high = np.maximum(low, floor), np.minimum(high, ceiling)
         return _moves(clean, self._kind, rows, features, low, high)
 

@@ -70,8 +70,8 @@ def threat_from_json(plain: Any) -> Catalogued:
     try:
         return KINDS[kind](**rest) if kind in KINDS else _combined(kind, rest)
     except (TypeError, KeyError) as error:
-        lost = f"{error}".split(" missing ")[-1] if isinstance(error, TypeError) else f"the entry {error}"
-        raise UserError(f"The threat '{kind}' is not complete: it needs {lost}.") from None
+        lost = str(error).split(": ")[-1] if isinstance(error, TypeError) else str(error)
+        raise UserError(f"The threat '{kind}' is not complete: it needs the entry {lost}.") from None
 
 
 _FIELDS = {
