@@ -40,8 +40,8 @@ test-browser: install
 	$(BIN)/python -m pytest -m browser tests/test_browser.py
 
 docs: install
-	$(BIN)/python -m pip install --quiet '.[docs]'
-	$(BIN)/mkdocs build --strict --site-dir runs/site
+	$(BIN)/python -m pip install --quiet --editable '.[dev,docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir runs/site
 
 soundness: install
 	$(BIN)/python -m pytest -m soundness

@@ -16,12 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from mibp_cert.certify import second
+from mibp_cert.certify.answers import attack_rows
 from mibp_cert.certify.archive import opened, read_chain, read_step
-from mibp_cert.certify.attack import AttackSettings, attack, check_certificates
-from mibp_cert.certify.bounds import Inputs, states_of
+from mibp_cert.certify.attack import AttackSettings, check_certificates
+from mibp_cert.certify.bounds import Inputs
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.certify.stored import Request
-from mibp_cert.certify.train import attack_steps, load_run, make_engine, plan_steps
+from mibp_cert.certify.train import load_run, make_engine, plan_steps
+from mibp_cert.data import Split
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import MibpCertError, SoundnessError
@@ -173,20 +175,14 @@ def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Ch
 def _trainings(run: CertifiedRun, settings: AuditSettings, hear: Hear) -> list[Check]:
     """Fresh datasets, other ones than the run's own attack used."""
     hear("fresh trainings")
-    steps, begin = attack_steps(run)
-    members = run.threat.bind(run.train)
-    test = None if not hasattr(run.data, "test") else run.data.test
-    x = run.train.x if test is None else test.x
-    bound = None if test is None or run.test_threat is None else run.test_threat.bind(test)
-    tried = AttackSettings(members=settings.members, seed=settings.seed + 1)
-    known = run.bounds if states_of(run.bounds) else None
+    test = run.data.test if isinstance(run.data, Split) else None
+    inputs = Inputs(run.train.x)
+    if test is not None:
+        inputs = Inputs(test.x, None if run.test_threat is None else run.test_threat.bind(test))
     try:
-        inputs = Inputs(x, bound)
-        found = attack(
-            run.network, steps, begin, members, inputs, run.nominal if test is not None else None, known, tried
-        )
+        found = attack_rows(run, inputs, AttackSettings(members=settings.members, seed=settings.seed + 1))
         answer = run.test if run.test is not None else run.test_ranges
-        if answer is not None and (run.nominal is not None or run.test_ranges is not None):
+        if answer is not None:
             check_certificates(found, answer, run.bounds)
         outside = sum(not run.bounds.contains(theta) for theta in found.theta)
     except SoundnessError as error:
