@@ -109,6 +109,16 @@ def test_old_sets_are_dropped_when_there_are_too_many(tmp_path: Path, monkeypatc
     assert all(check.holds for check in verify(tmp_path, QUICK))
 
 
+def test_the_best_epoch_is_never_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "KEEP", 1)
+    asked = request(mc.LInf(0.15), learning_rate=0.5)
+    whole = mc.certify_training(*asked, select="best-validation", run_dir=tmp_path)
+    assert whole.steps < 6
+    assert sorted(int(p.stem) for p in (tmp_path / "steps").glob("*.npz")) == [whole.steps, 8]
+    (tmp_path / "result.json").unlink()
+    assert same(whole, mc.resume_run(tmp_path))
+
+
 SCRIPT = """
 import sys, numpy as np, mibp_cert as mc
 data = mc.two_moons(0)
@@ -288,7 +298,7 @@ def test_verify_catches_one_altered_bound_though_all_hashes_were_mended(finished
     assert "step(s) 8" in found["recomputed"].words
 
 
-@pytest.mark.parametrize("what", ["linear", "middle", "slack", "lower"])
+@pytest.mark.parametrize("what", ["linear", "middle", "slack", "lower", "little"])
 def test_the_second_opinion_alone_catches_a_wrong_set(finished: Path, tmp_path: Path, what: str) -> None:
     """Without taking steps again: ball arithmetic at single points finds a set that is wrong by a part of its radius."""
     folder = copy_of(finished, tmp_path / "run")
@@ -299,6 +309,8 @@ def test_the_second_opinion_alone_catches_a_wrong_set(finished: Path, tmp_path: 
         match what:
             case "linear":
                 arrays["linear"][widest] *= 0.5
+            case "little":  # the box still holds everything; only the relation to the data's noise is wrong
+                arrays["middle"][widest] += 2.5 * np.abs(arrays["linear"][widest, 24:]).sum()
             case "middle":
                 arrays["middle"][widest] += 0.5 * radius[widest]
             case "slack":

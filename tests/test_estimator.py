@@ -83,7 +83,7 @@ def test_certified_classes_are_those_of_every_model_really_trained() -> None:
     model = linear(threat=DOUBT).fit(X, y)
     run, rng = model.run_, np.random.default_rng(1)
     steps, begin = attack_steps(run)
-    classes = model.predict(X)
+    classes, known = model.predict(X), model.certify(X, attack=False)
     complete = X.fillna({"age": 44.0, "mood": "fair"})
     for x, labels in run.threat.bind(run.train).sample(rng, 30):
         theta = concrete.train(steps, begin, x, labels)
@@ -94,6 +94,11 @@ def test_certified_classes_are_those_of_every_model_really_trained() -> None:
         )
         given = model.classes_[nominal_classes(run.network, theta, model.recipe_.apply(filled)[0])]
         assert ((classes == "abstain") | (classes == given)).all()
+        # One logit: its sign speaks for one class, and its size is the margin.
+        logit = nominal_outputs(run.network, theta, model.recipe_.apply(filled)[0])[:, 0]
+        centre = run.certify_inputs(model._inputs(X)[0]).centre
+        margin = np.where(centre == 1, logit, -logit)
+        assert ((known["margin_low"] <= margin) & (margin <= known["margin_high"])).all()
 
 
 def test_ranges_of_a_regression_hold_for_every_model_really_trained() -> None:
@@ -121,6 +126,33 @@ def test_ranges_of_a_regression_hold_for_every_model_really_trained() -> None:
     worst = 1.0 - (found["largest_error"] ** 2).sum() / ((y - y.mean()) ** 2).sum()
     assert model.score(X, y) == pytest.approx(worst)
     assert model.score(X, y) < 1.0 - ((model.predict(X) - y) ** 2).sum() / ((y - y.mean()) ** 2).sum()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6])
+def test_target_noise_is_in_the_units_of_the_target(scale: float) -> None:
+    """Targets moved by the amount allowed, in the user's own units, lead to models inside the bounds; a set for half of it
+    would not hold them all."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 10, (30, 1))
+    y = scale * (100.0 + 30.0 * X[:, 0] + rng.normal(0, 2, 30))
+    model, half = (
+        CertifiedRegressor(hidden=(), threat=mc.TargetNoise(eps * scale), epochs=30, learning_rate=0.2).fit(X, y)
+        for eps in (5.0, 2.5)
+    )
+    run, column = model.run_, model.run_.train.target
+    assert column is not None
+    steps, begin = attack_steps(run)
+    beyond = False
+    for signs in (np.ones(30), -np.ones(30), np.sign(X[:, 0] - 5), rng.choice([-1.0, 1.0], 30)):
+        moved = column.to_feature((y + 5.0 * scale * signs)[:, None])
+        assert run.threat.bind(run.train).contains(run.train.x, moved)
+        theta = concrete.train(steps, begin, run.train.x, moved)
+        assert run.bounds.contains(theta)
+        beyond |= not half.bounds_.contains(theta)
+        low, high = model.predict_interval(X).T
+        outputs = column.scale * nominal_outputs(run.network, theta, run.train.x)[:, 0] + column.shift
+        assert ((low <= outputs) & (outputs <= high)).all()
+    assert beyond
 
 
 def test_a_pipeline_with_grid_search_looks_for_what_can_be_proven() -> None:
@@ -221,3 +253,21 @@ def test_progress_is_silent_unless_asked_for(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr() == ("", "")
     linear(threat=mc.LInf({"age": 1.0}), verbose=1).fit(X, y)
     assert "epoch" in capsys.readouterr().err
+
+
+def test_a_missing_value_at_prediction_is_every_valid_value() -> None:
+    """Where one category certifies one class and another the other, a row without its answer must abstain."""
+    X, y = table()
+    model = linear(threat=mc.Missing() & mc.LInf({"age": 0.01})).fit(X, y)
+    ages = np.linspace(20, 80, 25)
+    answers = {mood: model.predict(pd.DataFrame({"age": ages, "mood": mood})) for mood in ("good", "fair", "bad")}
+    unknown = model.predict(pd.DataFrame({"age": ages, "mood": [None] * len(ages)}))
+    differ = (answers["good"] == "well") & (answers["bad"] == "ill")
+    assert differ.any()
+    assert (unknown[differ] == "abstain").all()
+    agree = unknown != "abstain"
+    assert agree.any()
+    for given in answers.values():
+        assert (given[agree] == unknown[agree]).all()
+    lost = model.predict(pd.DataFrame({"age": [None], "mood": ["fair"]}, dtype=object).astype({"age": float}))
+    assert lost[0] == "abstain"

@@ -181,7 +181,7 @@ def test_the_exact_check_does_not_prove_what_a_model_breaks() -> None:
 def one_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """The tests' own workers for every question, instead of new ones for each."""
     for module in (conditions, collective_module):
-        monkeypatch.setattr(module, "WorkerPool", lambda jobs: nullcontext(pool))
+        monkeypatch.setattr(module, "WorkerPool", lambda jobs=None, parallel="local": nullcontext(pool))
     return pool
 
 
