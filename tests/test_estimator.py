@@ -271,3 +271,37 @@ def test_a_missing_value_at_prediction_is_every_valid_value() -> None:
         assert (given[agree] == unknown[agree]).all()
     lost = model.predict(pd.DataFrame({"age": [None], "mood": ["fair"]}, dtype=object).astype({"age": float}))
     assert lost[0] == "abstain"
+
+
+def test_when_nothing_is_certified_the_estimator_says_what_to_try() -> None:
+    X, y = table(missing=False)
+    with pytest.warns(ConvergenceWarning, match="Nothing is certified.*hidden="):
+        CertifiedClassifier(threat=mc.LInf({"age": 20.0}), hidden=6, epochs=12).fit(X, y)
+
+
+def test_blame_from_the_estimator_names_rows_by_their_index() -> None:
+    X, y = table()
+    model = linear(threat=DOUBT).fit(X, y)
+    found = model.blame(X, top=3)
+    assert set(found.fixed) <= set(X.index)
+    assert found.before == model.certify(X, attack=False)["certified"].sum()
+    assert found.after is not None
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (pd.date_range("2024-01-01", periods=60), "holds dates"),
+        ([f"patient {i}" for i in range(60)], "looks like an identifier"),
+    ],
+)
+def test_dates_and_identifiers_are_not_taken_for_categories(column: Any, words: str) -> None:
+    X, y = table(missing=False)
+    with pytest.raises(UserError, match=words):
+        linear(threat=mc.LInf({"age": 1.0})).fit(X.assign(odd=column), y)
+
+
+def test_labels_that_are_missing_are_counted() -> None:
+    X, y = table(missing=False)
+    with pytest.raises(UserError, match="y has 2 missing value"):
+        linear().fit(X, [None, None, *y[2:]])

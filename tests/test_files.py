@@ -91,11 +91,57 @@ def test_blamed_rows_are_lines_of_the_file(tmp_path: Path) -> None:
     job = job_of(
         merged({"data": {"source": str(path), "target": "diagnosis"}, "threat": {"missing": ["mental_health"]}})
     )
-    lost = {i + 1 for i, line in enumerate(path.read_text().splitlines()) if ",," in line}
+    lost = {f"line {i + 1}" for i, line in enumerate(path.read_text().splitlines()) if ",," in line}
     named = set(np.asarray(job.data.train.index)[np.asarray(job.data.train.missing).any(axis=1)].tolist())
     assert named <= lost
     found = mc.blame(job.run("relational"), verified=False)
     assert set(found.rows["row"]) == named
+
+
+def test_a_model_that_has_learnt_nothing_is_not_chosen(tmp_path: Path) -> None:
+    """The epoch with the most certificates may be one before anything was learnt; the choice is among those that are good."""
+    path = survey(tmp_path / "data.csv", rows=300)
+    job = job_of(
+        merged({"data": {"source": str(path), "target": "diagnosis"}, "threat": {"missing": ["all"], "eps": "8%"}})
+    )
+    found = job.run("relational", None)
+    reached = [record.validation_nominal or 0.0 for record in found.history]
+    assert found.validation[0] is not None
+    assert found.validation[0] >= max(reached) - 0.05
+    assert any("right for" in note for note in job.notes)
+    given = merged({**job.config, "threat": {"missing": ["all"], "eps": "8%"}, "select": {"least_accuracy": 0.3}})
+    assert job_of(given).config["select"]["least_accuracy"] == 0.3
+
+
+def test_amounts_are_compared_with_everything_else_kept(tmp_path: Path) -> None:
+    path = survey(tmp_path / "data.csv")
+    arguments = ["--target", "diagnosis", "--missing", "mental_health", "--eps-values", "0.1,age=1", "--epochs", "2"]
+    said = run("compare", str(path), *arguments, "--no-attack", "--csv", str(tmp_path / "c.csv"))
+    assert pd.read_csv(tmp_path / "c.csv")["threat"].tolist() == ["eps 0.1", "eps age=1"]
+    assert "trained for all of its 2 epochs" in said
+
+
+def test_blame_reads_a_finished_run_directory(tmp_path: Path) -> None:
+    path = survey(tmp_path / "data.csv")
+    run("certify", str(path), *DOUBT, "--run", str(tmp_path / "run"), "--no-attack")
+    assert "Re-check these 2 rows (line " in run("blame", str(tmp_path / "run"), "--top", "2")
+
+
+def test_a_regression_is_compared_by_its_errors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.uniform(30, 200, 60).round(1)})
+    frame["price"] = (2 * frame["size"] + rng.normal(0, 5, 60)).round(2)
+    frame.to_csv(tmp_path / "houses.csv", index=False)
+    run("compare", str(tmp_path / "houses.csv"), "--target", "price", "--eps", "1", "--csv", str(tmp_path / "c.csv"))
+    found = pd.read_csv(tmp_path / "c.csv")
+    assert (found["clean"] <= found["attacked"]).all()
+    assert (found["attacked"] <= found["certified"]).all()
+
+
+def test_a_new_category_in_the_test_file_is_refused(tmp_path: Path) -> None:
+    path, other = survey(tmp_path / "data.csv"), survey(tmp_path / "test.csv", rows=30, seed=1)
+    other.write_text(other.read_text().replace("poor", "terrible"))
+    assert "'terrible' is not a category" in refused("certify", str(path), *DOUBT, "--test-file", str(other))
 
 
 def test_a_test_file_is_used_as_it_is(tmp_path: Path) -> None:
@@ -104,7 +150,7 @@ def test_a_test_file_is_used_as_it_is(tmp_path: Path) -> None:
     run("certify", str(path), *DOUBT, "--test-file", str(other), "--json", str(plain))
     assert json.loads(plain.read_text())["test"]["n"] == 30
     other.write_text(other.read_text().replace("income", "wage"))
-    assert "missing income, unknown wage" in refused("certify", str(path), *DOUBT, "--test-file", str(other))
+    assert "it lacks income. it also has wage" in refused("certify", str(path), *DOUBT, "--test-file", str(other))
 
 
 def test_splits_are_disjoint_keep_the_shares_and_depend_on_the_seed(tmp_path: Path) -> None:
@@ -281,6 +327,7 @@ def test_a_configuration_file_runs_and_flags_go_over_it(tmp_path: Path) -> None:
     [
         ("[training]\nepoch = 3", r"\[training\] has no key 'epoch'; did you mean 'epochs'"),
         ("[trainning]\nepochs = 3", r"no section \[trainning\].*did you mean 'training'"),
+        ("epochs = 3", r"epochs is a key of the section \[training\]"),
         ("training = 3", r"\[training\] is a section"),
         ("[training]\nepochs = 'ten'", r"\[training\] epochs must be a whole number, got 'ten'"),
         ("[training]\nmomentum = 'much'", r"\[training\] momentum must be a number, got 'much'"),

@@ -155,6 +155,17 @@ def test_the_tolerance_in_rows_and_flips_is_a_whole_number(vary: str) -> None:
     assert found.largest < (found.smallest or np.inf)
 
 
+def test_rows_are_varied_beside_missing_values() -> None:
+    data = mc.Dataset.from_frame(frame(), "ill")
+    family = mc.Family("rows", mc.LInf({"age": 1.0}) & mc.Missing())
+    small, large = (family(k).bind(data).hull() for k in (0, 2))
+    assert (large.x_low <= small.x_low).all()
+    assert (small.x_high <= large.x_high).all()
+    assert (small.x_high > small.x_low).any()
+    with pytest.raises(UserError, match="Only missing values are in doubt"):
+        mc.Family("rows", mc.Missing())(1)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

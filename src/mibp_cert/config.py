@@ -16,19 +16,22 @@ from typing import Any
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection, Training, certify_training
 from mibp_cert.certify.questions import Questions
-from mibp_cert.data import NAMES, Split, load
+from mibp_cert.certify.train import clean_accuracies
+from mibp_cert.data import NAMES, Split, effective_batch_size, load, steps_per_epoch
 from mibp_cert.data.files import Reading, missing_columns, notes, read_table, split_table
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSettings
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network
 from mibp_cert.options import network_of, threat_of
-from mibp_cert.threats import Missing
+from mibp_cert.threats import Missing, Threat
 from mibp_cert.threats.compose import Catalogued
 from mibp_cert.threats.plain import nearest, threat_from_json
 
 Config = dict[str, dict[str, Any]]
 
+CLOSE = 0.05
+"""How far below the best clean accuracy an epoch may be to be chosen."""
 EASY = ("eps", "rows", "flips", "target_eps", "missing", "any_category")
 """Keys of the section `threat` that the command line knows; a `kind` says everything else."""
 
@@ -69,6 +72,9 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
     for layer in (given, over or {}):
         for section, values in layer.items():
             if section not in config:
+                home = [name for name, keys in config.items() if section in keys]
+                if home:
+                    raise UserError(f"{section} is a key of the section [{home[0]}]: write it below [{home[0]}].")
                 raise UserError(f"There is no section [{section}] in a configuration; {nearest(section, list(config))}")
             if not isinstance(values, Mapping):
                 raise UserError(f"[{section}] is a section: write its keys below it, not a single value.")
@@ -151,6 +157,8 @@ class Job:
     engines: tuple[str, ...]
     questions: Questions
     notes: tuple[str, ...]
+    asked: Mapping[str, Any]
+    """The section `threat` as it was written."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -203,9 +211,24 @@ def job_of(config: Config) -> Job:
     asked: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config["questions"].items()}
     questions = Questions(**asked)
     questions.check(data, test_threat=test_threat is not None)
+    training = Training(**plain)
+    if config["select"]["rule"] == "best-validation" and section["source"] not in NAMES:
+        config["select"]["least_accuracy"], note = _good_enough(config["select"], network, data, threat, training)
+        said += note
     engines = tuple(name.strip() for name in str(config["run"]["engine"]).split(","))
     effective = {**config, "training": {**plain}, "threat": threat.to_json()}
-    return Job(effective, data, network, threat, test_threat, Training(**plain), engines, questions, tuple(said))
+    return Job(
+        effective,
+        data,
+        network,
+        threat,
+        test_threat,
+        Training(**plain),
+        engines,
+        questions,
+        tuple(said),
+        config["threat"],
+    )
 
 
 def _with_usual(config: Config, data: Split) -> Config:
@@ -225,6 +248,32 @@ def _with_usual(config: Config, data: Split) -> Config:
     if own and classes and filled["network"]["logits"] is None and filled["training"]["loss"] == "cross-entropy":
         filled["network"]["logits"] = 1 if len(data.train.classes) == 2 else None
     return filled
+
+
+def _good_enough(
+    select: Mapping[str, Any], network: Network, data: Split, threat: Threat, training: Training
+) -> tuple[float, list[str]]:
+    """A model that is easy to certify may be one that has learnt nothing: epochs whose clean accuracy is too far below the best
+    are left out, unless the user said how good is good enough."""
+    if select["least_accuracy"] > 0:
+        return select["least_accuracy"], []
+    per_epoch = steps_per_epoch(len(data.train), effective_batch_size(len(data.train), training.batch_size))
+    best = max(clean_accuracies(network, data, threat, training)[per_epoch - 1 :: per_epoch])
+    least = max(0.0, best - CLOSE)
+    return least, [
+        f"Ordinary training is right for {100 * best:.1f} % of the validation rows at best; the epoch with the most certificates "
+        f"is chosen among those with at least {100 * least:.1f} % (least_accuracy)."
+    ]
+
+
+def with_eps(job: Job, eps: str) -> Catalogued:
+    """The job's threat with another amount; everything else that may be wrong stays."""
+    section = {key: value for key, value in job.asked.items() if key != "kind"}
+    if "kind" in job.asked:
+        raise UserError(
+            "Amounts can be varied for a threat given by --eps; this one is written out in the configuration."
+        )
+    return _threat({**section, "eps": eps}, job.data, job.config["data"]["source"] in NAMES)
 
 
 def _threat(section: Mapping[str, Any], data: Split, built_in: bool) -> Catalogued:
@@ -279,6 +328,11 @@ def _from_file(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int)
     frame = read_table(source, reading)
     test = None if section["test_file"] is None else read_table(section["test_file"], reading)
     doubted = threat.get("missing", ()) if "kind" not in threat else None
+    for name in doubted or ():
+        if name != "all" and name not in frame.columns:
+            raise UserError(
+                f"There is no column '{name}' in {source}; {nearest(name, [str(c) for c in frame.columns])}"
+            )
     gaps = {name: n for name, n in missing_columns(frame).items() if name != reading.target}
     open_ = {} if doubted is None or "all" in doubted else {n: c for n, c in gaps.items() if n not in doubted}
     if open_:

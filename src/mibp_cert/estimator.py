@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from mibp_cert.certify import AttackSettings, CertifiedRun, Inputs, Selection, Training, certify_training
 from mibp_cert.certify.answers import attack_rows, class_table, range_table
+from mibp_cert.certify.blame import Blame, blame
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.certify.run import check_threat
 from mibp_cert.data import Dataset, Recipe, Split
@@ -44,7 +45,7 @@ class _Certified(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden: Sequence[int] = (20,),
+        hidden: int | Sequence[int] = (20,),
         *,
         threat: Threat | None = None,
         engine: str = "relational",
@@ -221,6 +222,16 @@ class _Certified(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
 
+        elif self.threat is not None and whole.targets is None:
+            rows = np.linspace(0, len(x) - 1, min(len(x), 50)).astype(np.intp)
+            if not self.run_.certify_inputs(Inputs(x[rows])).certified.any():
+                warnings.warn(
+                    "Nothing is certified, not even for the training rows: the bounds are too wide. Try hidden=() with "
+                    "loss='cross-entropy', fewer epochs, select='best-validation', or less doubt.",
+                    ConvergenceWarning,
+                    stacklevel=3,
+                )
+
     def _seed(self) -> int:
         state = self.random_state
         if isinstance(state, np.random.RandomState):
@@ -238,7 +249,8 @@ class _Certified(BaseEstimator):  # type: ignore[misc]
             raise UserError(
                 f"There is no activation called {self.activation!r}; choose one of {', '.join(ACTIVATIONS)}."
             )
-        sizes = [features, *(int(size) for size in self.hidden), self.logits or outputs]
+        hidden = (self.hidden,) if isinstance(self.hidden, int) else self.hidden
+        sizes = [features, *(int(size) for size in hidden), self.logits or outputs]
         return Network.mlp(sizes, activation=ACTIVATIONS[self.activation]), None
 
     # What was found ---------------------------------------------------------------------------------------------------
@@ -281,6 +293,8 @@ class CertifiedClassifier(ClassifierMixin, _Certified):  # type: ignore[misc]
         if y is None:
             raise UserError("The estimator requires y to be passed, but the target y is None.")
         labels = column_or_1d(y, warn=True)
+        if labels.dtype.kind == "O" and pd.isna(labels).any():
+            raise UserError(f"y has {int(pd.isna(labels).sum())} missing value(s); leave those rows out.")
         if labels.dtype.kind == "f":
             check_array(labels, ensure_2d=False, input_name="y")
         check_classification_targets(labels)
@@ -363,6 +377,11 @@ class CertifiedClassifier(ClassifierMixin, _Certified):  # type: ignore[misc]
             table.insert(2, "correct", answer.certified & (table["class"].to_numpy() == labels))
         return table
 
+    def blame(self, X: Table, *, top: int = 10, verified: bool = True) -> Blame:
+        """Which training rows carry the uncertainty of these predictions, and what re-checking them would be worth."""
+        inputs, _ = self._inputs(X)
+        return blame(self.run_, x=inputs, top=top, verified=verified)
+
 
 class CertifiedRegressor(RegressorMixin, _Certified):  # type: ignore[misc]
     """A network for real targets, with proven ranges of its outputs for all datasets of the threat.
@@ -379,7 +398,7 @@ class CertifiedRegressor(RegressorMixin, _Certified):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden: Sequence[int] = (20,),
+        hidden: int | Sequence[int] = (20,),
         *,
         threat: Threat | None = None,
         engine: str = "relational",

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mibp_cert.certify.bounds import Inputs, relational_form, states_of
 from mibp_cert.certify.predict import margin_pairs
@@ -77,11 +77,12 @@ def blame(
     run: CertifiedRun,
     points: Sequence[int] | None = None,
     *,
+    x: ArrayLike | Inputs | None = None,
     top: int = 10,
     verified: bool = True,
     hear: Callable[[str], None] = lambda _: None,
 ) -> Blame:
-    """Rank the training rows behind the uncertainty of test points (default: all that are not certified).
+    """Rank the training rows behind the uncertainty of test points (default: all that are not certified), or of rows `x`.
 
     With `verified`, the `top` rows are taken as right, the run is repeated, and certified points are counted before and after.
 
@@ -90,50 +91,51 @@ def blame(
     >>> list(blame(run, top=5).rows.columns)
     ['row', 'number', 'effect', 'cells']
     """
-    if not isinstance(run.data, Split):
-        raise UserError("Blame is about test points; the data have none.")
+    if run.train.targets is not None:
+        raise UserError("Blame is about classes; these data have real targets.")
     if not states_of(run.bounds):
         raise UserError("Blame reads the relational bound; run the engine 'relational'.")
-    if run.test is None:
-        raise UserError("Blame is about classes; these data have real targets.")
+    if x is None:
+        if not isinstance(run.data, Split):
+            raise UserError("Blame is about predictions: hand in the rows to ask about, blame(run, x=…).")
+        test = run.data.test
+        x = Inputs(test.x, None if run.test_threat is None else run.test_threat.bind(test))
     run.check_reached()
-    asked = np.flatnonzero(~run.test.certified) if points is None else np.asarray(points, dtype=np.intp)
-    if len(asked) and not 0 <= asked.min() <= asked.max() < len(run.data.test):
-        raise UserError(f"Test points are numbered from 0 to {len(run.data.test) - 1}; got {asked.tolist()}.")
-    cells = _effects(run, asked)
+    inputs = x if isinstance(x, Inputs) else run.inputs(x)
+    answer = run.certify_inputs(inputs)
+    asked = np.flatnonzero(~answer.certified) if points is None else np.asarray(points, dtype=np.intp)
+    if len(asked) and not 0 <= asked.min() <= asked.max() < len(inputs.x):
+        raise UserError(f"Test points are numbered from 0 to {len(inputs.x) - 1}; got {asked.tolist()}.")
+    cells = _effects(run, inputs.x[asked], answer.centre[asked])
     rows = _by_row(cells)
     if not verified or not len(rows):
         return Blame(rows, cells, len(asked))
     chosen = rows["number"].to_numpy()[:top].astype(np.intp)
     hear(f"second run with {len(chosen)} rows taken as right")
-    again = _without(run, chosen)
-    assert again.test is not None
+    again = _without(run, chosen).certify_inputs(inputs)
     return Blame(
         rows,
         cells,
         len(asked),
         tuple(rows["row"].tolist()[:top]),
-        int(run.test.certified.sum()),
-        int(again.test.certified.sum()),
+        int(answer.certified.sum()),
+        int(again.certified.sum()),
         run.train.missing is not None and bool(run.train.missing[chosen].any()),
     )
 
 
-def _effects(run: CertifiedRun, points: NDArray[np.intp]) -> pd.DataFrame:
-    """One line per doubtful cell with its share of what the worst datasets take from the margins of these points."""
-    assert run.test is not None
-    assert isinstance(run.data, Split)
+def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> pd.DataFrame:
+    """One line per doubtful cell with its share of what the worst datasets take from the margins of these rows."""
     pairs, speaks_for = margin_pairs(run.network)
     totals: dict[tuple[int, str], float] = {}
-    if len(points):
-        inputs = Inputs(run.data.test.x[points])
-        states = states_of(run.bounds)
+    if len(x):
+        inputs, states = Inputs(x), states_of(run.bounds)
         forms = [
             relational_form(lambda n: run.network.margin_graph(n, pairs), run.network.layout, s, inputs) for s in states
         ]
-        relevant = speaks_for[None, :] == run.test.centre[points][:, None]
+        relevant = speaks_for[None, :] == centre[:, None]
         low = np.stack([np.where(relevant, bounds.low, np.inf) for bounds, _ in forms])
-        for i in range(len(points)):
+        for i in range(len(x)):
             case, pair = np.unravel_index(int(low[:, i].argmin()), low[:, i].shape)
             taken = _taken(states[int(case)], forms[int(case)][1].data[i, int(pair)])
             _add(totals, states[int(case)].noise, taken, run.train)

@@ -33,7 +33,8 @@ def compare(
 ) -> pd.DataFrame:
     """One line for every threat and engine; `options` go to `certify_training`.
 
-    Accuracies are in per cent of all test points, `radius` is the mean radius of the parameters' bounds, `seconds` are per epoch.
+    Accuracies are in per cent of all test points (a regression has mean absolute errors instead, and the mean width of its ranges
+    as `rate`), `radius` is the mean radius of the parameters' bounds, `seconds` are per epoch.
 
     >>> from mibp_cert import LInf, Network, Training, compare, two_moons
     >>> found = compare(Network.mlp([2, 2]), two_moons(0), {"little": LInf(0.01)}, Training(epochs=2), attacked=False)
@@ -61,12 +62,15 @@ def _one(
 
 
 def line(run: CertifiedRun) -> tuple[Any, ...]:
-    """The figures of a run in the order of `COLUMNS`."""
+    """The figures of a run in the order of `COLUMNS`; for a regression, mean absolute errors and the mean width of the ranges."""
     certified = rate = None
+    attacked, clean = (None if v is None else 100.0 * v for v in (run.attacked_accuracy, run.nominal_accuracy))
     if run.test is not None and isinstance(run.data, Split):
         certified = 100.0 * run.test.certified_accuracy(run.data.test.y)
         rate = 100.0 * run.test.certification_rate()
-    attacked, clean = (None if v is None else 100.0 * v for v in (run.attacked_accuracy, run.nominal_accuracy))
+    elif run.test_ranges is not None:
+        names = ("certified_error", "range_mean", "attacked_error", "nominal_error")
+        certified, rate, attacked, clean = (run.errors.get(name) for name in names)
     seconds = sum(record.seconds for record in run.history) / max(1, len(run.history))
     return (
         certified,

@@ -185,6 +185,13 @@ class CertifiedRun:
         return float(np.mean(self.nominal == self.data.test.y))
 
     @property
+    def majority_accuracy(self) -> float | None:
+        """Accuracy on the test points of always naming the most frequent class of the training rows."""
+        if not isinstance(self.data, Split) or self.train.targets is not None:
+            return None
+        return float(np.mean(self.data.test.y == np.bincount(self.train.y).argmax()))
+
+    @property
     def errors(self) -> dict[str, float | None]:
         """Regression: mean absolute error on the test points, clean, attacked and certified (the largest possible one for each
         point), and mean width of the outputs' ranges, attacked and certified; None where nothing is known."""
@@ -379,6 +386,7 @@ class CertifiedRun:
             plain["test"] = {
                 "n": len(self.data.test),
                 "nominal_accuracy": self.nominal_accuracy,
+                "majority_accuracy": self.majority_accuracy,
                 "certified_accuracy": self.test.certified_accuracy(self.data.test.y),
                 "certification_rate": self.test.certification_rate(),
             }

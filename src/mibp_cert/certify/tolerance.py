@@ -24,8 +24,8 @@ from mibp_cert.errors import Diverged, SoundnessError, UserError
 from mibp_cert.nets import Network
 from mibp_cert.solvers.spread import spread
 from mibp_cert.threats import Budget, LabelFlips, Nothing, Threat
-from mibp_cert.threats.compose import Catalogued
-from mibp_cert.threats.plain import threat_from_json
+from mibp_cert.threats.compose import All, Catalogued
+from mibp_cert.threats.plain import knows_missing, threat_from_json
 
 Hear = Callable[[str], None]
 AMOUNTS = ("eps", "to", "up", "down")
@@ -56,7 +56,9 @@ def scaled(threat: Threat, factor: float) -> Catalogued:
 
     plain = threat.to_json()
     if not any(f"'{name}':" in str(plain) for name in AMOUNTS):
-        raise UserError("This threat has no amount that could be varied; vary rows or flips instead.")
+        raise UserError(
+            "This threat has no amount that could be varied; name one (--eps), or vary the wrong labels (--vary flips)."
+        )
     return threat_from_json(walk(plain))
 
 
@@ -84,7 +86,19 @@ class Family:
             flips = LabelFlips(int(value)) if value else Nothing()
             return flips if self.threat is None else self.threat & flips if value else self.threat
         assert self.threat is not None
-        return Budget(self.threat, rows=int(value)) if self.vary == "rows" else scaled(self.threat, value)
+        return scaled(self.threat, value) if self.vary == "amount" else _in_rows(self.threat, int(value))
+
+
+def _in_rows(threat: Catalogued, rows: int) -> Catalogued:
+    """The threat in at most so many rows; missing values stay unknown wherever they are."""
+    parts = threat.threats if isinstance(threat, All) else (threat,)
+    some = [part for part in parts if not knows_missing(part)]
+    if not some:
+        raise UserError("Only missing values are in doubt: say what else may be wrong in some rows, such as --eps.")
+    limited: Catalogued = Budget(some[0] if len(some) == 1 else All(tuple(some)), rows=rows)
+    for part in parts:
+        limited = limited & part if knows_missing(part) else limited
+    return limited
 
 
 @dataclass(frozen=True, eq=False)

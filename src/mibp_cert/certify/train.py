@@ -506,6 +506,18 @@ def plan_steps(network: Network, training: Training, train: Dataset, unroll: int
     return steps
 
 
+def clean_accuracies(network: Network, data: Split, threat: Threat, training: Training) -> list[float]:
+    """Accuracy on the validation rows after every step of ordinary training on the data as handed in."""
+    x, y = threat.bind(data.train).reference
+    theta, found = network.initialise(training.seed, training.init), []
+    theta = np.concatenate([theta, np.zeros(training.optimiser.state(network.layout).size - len(theta))])
+    for step, _ in plan_steps(network, training, data.train, 1):
+        theta = concrete.train_step(step, theta, x[step.rows], y[step.rows])
+        classes = nominal_classes(network, theta[: network.layout.size], data.validation.x)
+        found.append(float(np.mean(classes == data.validation.y)))
+    return found
+
+
 def _validate(r: Request, box: Box, theta: Array, made: Engine) -> tuple[float | None, float | None]:
     """Clean and certified accuracy on the validation data."""
     if not isinstance(r.data, Split) or r.train.targets is not None:

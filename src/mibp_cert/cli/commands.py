@@ -14,7 +14,7 @@ from rich.console import Console
 from mibp_cert.certify import CertifiedRun, load_run, resume_run
 from mibp_cert.certify.archive import write_safely
 from mibp_cert.certify.questions import describe
-from mibp_cert.config import Config, Job, job_of, plain_config
+from mibp_cert.config import Config, Job, job_of, plain_config, with_eps
 from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.report.progress import progress_bars, show_training
 from mibp_cert.report.tables import epochs_table, side_by_side, summary
@@ -222,24 +222,30 @@ def blame(
     json_path: JsonPath = None,
     quiet: Quiet = False,
 ) -> None:
-    """Which training rows carry the uncertainty, and what re-checking them would be worth."""
+    """Which training rows carry the uncertainty, and what re-checking them would be worth; also of a finished run directory."""
     from mibp_cert.certify.blame import blame as ask
 
     console = Console(quiet=quiet)
     if _one_engine(config) != "relational":
         raise UserError("Blame reads the relational bound; leave out --engine.")
-    job = job_of(config)
-    with _interruptible("", None), progress_bars(quiet) as progress:
-        run = job.run("relational", show_training(progress, "relational"))
+    source = config["data"]["source"]
+    if source is not None and (Path(source) / "run.json").exists():
+        run, effective = load_run(source), _stored_config(Path(source))
+    else:
+        job = job_of(config)
+        effective = job.config
+        with _interruptible("", None), progress_bars(quiet) as progress:
+            run = job.run("relational", show_training(progress, "relational"))
     with console.status("second run"):
         found = ask(run, point, top=top)
-    console.print(found.rows.head(top).to_string(index=False, float_format=lambda v: f"{v:.2f}"), markup=False)
+    shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
+    console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), markup=False)
     console.print(found.sentence, soft_wrap=True, highlight=False, markup=False)
     if json_path is not None:
         write_safely(json_path, _json({**run.to_json(), "blame": found.to_json()}))
     if report is not None:
         check_writable(report)
-        write_report(report, run, [], job.config, console, quiet, found)
+        write_report(report, run, [], effective, console, quiet, found)
 
 
 def compare(
@@ -252,12 +258,11 @@ def compare(
 ) -> None:
     """Engines (--engine a,b) or amounts (--eps-values) side by side on the same data and seed."""
     from mibp_cert.certify.compare import compare as ask
-    from mibp_cert.options import threat_of
 
     console, job = Console(quiet=quiet), job_of(config)
     threats: dict[str, Any] = {in_words(job.threat): job.threat}
     if values is not None:
-        threats = {f"eps {value.strip()}": threat_of(value.strip()) for value in values.split(",")}
+        threats = {f"eps {value.strip()}": with_eps(job, value.strip()) for value in values.split(",")}
     engines = job.engines if config["run"]["engine"] != "relational" or values else ("interval", "crown", "relational")
     settings = config["solver"]
     with _interruptible("", None), console.status("comparing"):

@@ -44,7 +44,7 @@ def doctor(
             usable.append(name)
             console.print(f"solver {name}: usable" + (" (its licence may limit the size)" if name == "gurobi" else ""))
         except MibpCertError as error:
-            console.print(f"solver {name}: {error}", soft_wrap=True)
+            console.print(f"solver {name}: {error}", soft_wrap=True, markup=False)
     if check and not _self_check(console, usable):
         raise typer.Exit(1)
 
@@ -70,6 +70,6 @@ def _self_check(console: Console, solvers: list[str]) -> bool:
                 console.print(f"self-check {words}: {'ok' if inside else 'WRONG: looser than intervals'}")
             except MibpCertError as error:
                 good = False
-                console.print(f"self-check {words}: {error}", soft_wrap=True)
+                console.print(f"self-check {words}: {error}", soft_wrap=True, markup=False)
     console.print(f"self-check took {time.perf_counter() - start:.1f} s")
     return good

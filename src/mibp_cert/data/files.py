@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mibp_cert.data.dataset import Dataset, Split
-from mibp_cert.data.table import Recipe
+from mibp_cert.data.table import Recipe, looks_like_identifier
 from mibp_cert.errors import UserError
 
 SEPARATORS = ",;\t|"
@@ -26,8 +26,6 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 LEAST_ROWS = 10
 CLASSES = 20
 """A numeric target with more different values than this is a number to predict, not a class."""
-IDENTIFIER = 50
-"""A text column with more categories than this, and more than a third as many as rows, looks like an identifier or a date."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +96,15 @@ def split_table(frame: pd.DataFrame, reading: Reading, seed: int, name: str, tes
         _check_columns(frame, test)
         tables[2] = test
     text = [str(n) for n in frame.columns if n != reading.target and not pd.api.types.is_numeric_dtype(frame[n])]
-    chosen = {n: _vocabulary(n, [frame, *([] if test is None else [test])]) for n in (*text, *reading.categorical)}
+    chosen = {name: sorted(set(frame[name].dropna().tolist())) for name in (*text, *reading.categorical)}
     recipe = Recipe.fit(tables[0].drop(columns=[reading.target]), categorical=chosen, scaling=reading.scaling)
     classes = None if regression else tuple(np.unique(frame[reading.target].to_numpy()).tolist())
-    made = [Dataset.from_frame(table, reading.target, recipe, classes, regression=regression) for table in tables]
+    made = [
+        Dataset.from_frame(table, reading.target, recipe, classes, regression=regression).named(
+            [f"line {line}" for line in table.index]
+        )
+        for table in tables
+    ]
     if regression:
         scale = made[0].target_column()
         made = [part.with_target(scale) for part in made]
@@ -210,11 +213,10 @@ def _typed(name: str, values: pd.Series[Any], gone: set[str], reading: Reading) 
             f"The column '{name}' mixes numbers and text: {odd.iloc[0]!r} in line {line}. Correct it, call that text a missing "
             f"value (--na {odd.iloc[0]!r}), or take all of it as categories (--categorical {name})."
         )
-    count = known.nunique()
-    if name != reading.target and count > IDENTIFIER and 3 * count > len(known):
+    if name != reading.target and looks_like_identifier(known):
         raise UserError(
-            f"The column '{name}' has {count} different texts in {len(known)} rows: it looks like an identifier or a date. Leave "
-            f"it out (--drop {name}), or keep it as categories (--categorical {name})."
+            f"The column '{name}' has {known.nunique()} different texts in {len(known)} rows: it looks like an identifier or a "
+            f"date. Leave it out (--drop {name}), or keep it as categories (--categorical {name})."
         )
     return text.astype(object)
 
@@ -238,13 +240,10 @@ def _check_columns(frame: pd.DataFrame, test: pd.DataFrame) -> None:
     extra = [str(n) for n in test.columns if n not in frame.columns]
     if lost or extra:
         raise UserError(
-            f"The test file's columns differ from the training file's: missing {', '.join(lost) or 'none'}, unknown "
-            f"{', '.join(extra) or 'none'}."
+            "The test file's columns differ from the training file's:"
+            + (f" it lacks {', '.join(lost)}." if lost else "")
+            + (f" it also has {', '.join(extra)}; leave them out with --drop." if extra else "")
         )
-
-
-def _vocabulary(name: str, frames: list[pd.DataFrame]) -> list[Any]:
-    return sorted({value for frame in frames for value in frame[name].dropna().tolist()})
 
 
 def _stratified(target: pd.Series[Any], regression: bool, rng: np.random.Generator) -> NDArray[np.intp]:

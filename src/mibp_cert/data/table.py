@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from mibp_cert.errors import UserError
 
 SCALINGS = ("standard", "range", "none")
+IDENTIFIER = 50
+"""A column with more different texts than this, and more than a third as many as rows, looks like an identifier or a date."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class Recipe:
         names = [str(name) for name in frame.columns]
         if categorical is None:
             categorical = [n for j, n in enumerate(names) if not _is_number(frame.iloc[:, j])]
+            for name in categorical:
+                _check_categories(name, frame.iloc[:, names.index(name)])
         given = {find_name(k, names): v for k, v in categorical.items()} if isinstance(categorical, Mapping) else {}
         chosen = {find_name(k, names) for k in categorical}
         limits = {find_name(k, names): v for k, v in (ranges or {}).items()}
@@ -201,6 +205,23 @@ def _check_frame(frame: pd.DataFrame) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UserError(f"The table has several columns called {', '.join(twice)}; rename them.")
+
+
+def looks_like_identifier(values: pd.Series[Any]) -> bool:
+    """Nearly as many different values as rows: a name, a number of a file, a date; no categories."""
+    known = values.dropna()
+    return bool(known.nunique() > IDENTIFIER and 3 * known.nunique() > len(known))
+
+
+def _check_categories(name: str, values: pd.Series[Any]) -> None:
+    """A column that nobody called categorical is taken for one only if it looks like one."""
+    if pd.api.types.is_datetime64_any_dtype(values) or pd.api.types.is_timedelta64_dtype(values):
+        raise UserError(f"The column '{name}' holds dates: leave it out, or turn it into numbers, such as days.")
+    if not isinstance(values.dtype, pd.CategoricalDtype) and looks_like_identifier(values):
+        raise UserError(
+            f"The column '{name}' has {values.nunique()} different values in {len(values)} rows: it looks like an identifier or "
+            "a date. Leave it out, or name it among the categorical ones."
+        )
 
 
 def _is_number(values: pd.Series[Any]) -> bool:

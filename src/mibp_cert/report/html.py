@@ -202,6 +202,12 @@ def _pictures(run: CertifiedRun) -> str:
     return f'<h2>Pictures</h2><div class="plots">{"".join(found)}</div>'
 
 
+def _row_name(run: CertifiedRun, i: int) -> str:
+    """The user's own name of a test row, or its number."""
+    index = run.data.test.index if isinstance(run.data, Split) else None
+    return str(i) if index is None else str(index[i])
+
+
 def _points(run: CertifiedRun) -> list[str]:
     """Test points that abstain and the confusion of classes; for a regression, the widest ranges."""
     if run.test_ranges is not None:
@@ -214,7 +220,7 @@ def _points(run: CertifiedRun) -> list[str]:
     open_points = np.flatnonzero(run.test.classes == ABSTAIN).tolist()
     for i in open_points[:ROWS]:
         changed = names[attacked[i]] if attacked[i] != run.nominal[i] and run.reached else "–"
-        rows.append((str(i), names[run.nominal[i]], changed, why[i]))
+        rows.append((_row_name(run, i), names[run.nominal[i]], changed, why[i]))
     lines = ["<h2>Test points without a certified class</h2>"]
     if rows:
         head = ("test point", "clean class", "attacked class", "reason")

@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mibp_cert.certify import Callbacks, EpochRecord
-from mibp_cert.report.tables import percent
 
 
 def progress_bars(quiet: bool, *, transient: bool = True) -> Progress:
@@ -33,12 +32,7 @@ def show_training(progress: Progress, engine: str, steps: int | None = None) -> 
         progress.update(bar, completed=done, total=total)
 
     def on_epoch(record: EpochRecord) -> None:
-        known = (
-            ""
-            if record.validation_certified is None
-            else f", validation certified {percent(record.validation_certified)}"
-        )
-        progress.update(bar, description=f"{engine}: epoch {record.epoch}, mean radius {record.radius_mean:.3g}{known}")
+        progress.update(bar, description=f"{engine}: epoch {record.epoch}")
 
     def on_stage(name: str) -> None:
         progress.update(bar, description=f"{engine}: {name}", total=None)

@@ -64,7 +64,8 @@ def summary(run: CertifiedRun) -> str:
         n = len(run.data.test)
         attacked = "" if run.attacked_accuracy is None else f", accuracy under attack {percent(run.attacked_accuracy)}"
         lines.append(
-            f"Test ({n} points, prediction {run.prediction}): clean accuracy {percent(run.nominal_accuracy)}{attacked}, "
+            f"Test ({n} points, prediction {run.prediction}): clean accuracy {percent(run.nominal_accuracy)} "
+            f"(the most frequent class alone: {percent(run.majority_accuracy)}){attacked}, "
             f"certified accuracy {percent(run.test.certified_accuracy(run.data.test.y))}; "
             f"certified {percent(run.test.certification_rate())}, abstaining on {int((~run.test.certified).sum())}."
         )
@@ -91,9 +92,29 @@ def summary(run: CertifiedRun) -> str:
             f"{run.fallbacks} of {run.programs} bounds fell back to the pre-analysis (limits, dead workers or solver failures): "
             "looser, still sound."
         )
+    lines += advice(run)
     lines += [f"Outer view: {words}." for words in run.outer]
     lines.append(f"Soundness: {run.soundness}.")
     return "\n".join(lines)
+
+
+def advice(run: CertifiedRun) -> list[str]:
+    """What to try when much is not certified although no attack changes it: then the bounds, not the data, are the reason."""
+    if run.test is None or run.nominal is None or run.test.certification_rate() >= 0.8:
+        return []
+    missed = ~run.test.certified
+    if run.attack is not None:
+        missed = missed & (run.attack.attacked_classes(run.nominal) == run.nominal)
+    if 10 * int(missed.sum()) < len(missed):
+        return []
+    ways = ["fewer epochs"] if run.select.rule == "best-validation" else ["fewer epochs, or --select best-validation"]
+    ways += ["a model without hidden layer (--hidden none --loss cross-entropy)"] if len(run.network.sizes) > 2 else []
+    ways += ["a larger --batch-size"] if run.batch_size < len(run.train) else []
+    ways += ["the engine 'relational'"] if run.engine != "relational" else []
+    return [
+        f"{int(missed.sum())} test points are not certified although no attack changes them: the bounds are too wide there. "
+        f"What helps: {', '.join(ways)}, less doubt (mibp-cert tolerance), or re-checked rows (mibp-cert blame)."
+    ]
 
 
 def side_by_side(runs: Sequence[CertifiedRun]) -> Table:
@@ -233,7 +254,7 @@ def cost_table(name: str, records: Sequence[dict[str, Any]]) -> Table:
 
 
 def number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3g}"
+    return "unknown" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def percent(value: float | None) -> str:

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.certify import AttackSettings, CertifiedRun, Selection, Training, certify_training
-from mibp_cert.certify.predict import nominal_classes
-from mibp_cert.certify.train import plan_steps
+from mibp_cert.certify.train import clean_accuracies
 from mibp_cert.data import Split, effective_batch_size, load, npha, steps_per_epoch
-from mibp_cert.engines import concrete
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.nets import Network
 from mibp_cert.reproduce.paper import Cell, Table
@@ -254,15 +252,11 @@ def _selection(table: Table, cell: Cell, network: Network, data: Split, training
     if table.clean_within is None:
         return Selection("best-validation", table.least_steps, 0.0, table.per_step)
     per_epoch = steps_per_epoch(len(data.train), effective_batch_size(len(data.train), table.batch_size))
-    x, y = cell.threat.bind(data.train).reference
     best = 0.0
     for training in trainings:
-        theta = network.initialise(training.seed, training.init)
-        for number, (step, _) in enumerate(plan_steps(network, training, data.train, 1), start=1):
-            theta = concrete.train_step(step, theta, x[step.rows], y[step.rows])
+        for number, found in enumerate(clean_accuracies(network, data, cell.threat, training), start=1):
             if number >= table.least_steps and (table.per_step or number % per_epoch == 0):
-                found = nominal_classes(network, theta, data.validation.x)
-                best = max(best, float(np.mean(found == data.validation.y)))
+                best = max(best, found)
     return Selection("best-validation", table.least_steps, best - table.clean_within - 1e-9, table.per_step)
 
 

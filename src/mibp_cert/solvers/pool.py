@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
+import multiprocessing.resource_tracker
 import os
 import pickle
 import re
@@ -26,7 +27,7 @@ from multiprocessing import current_process
 from typing import Any, TypeVar
 
 from joblib.externals.loky import ProcessPoolExecutor, cpu_count, get_reusable_executor
-from joblib.externals.loky.backend import resource_tracker
+from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.backend.reduction import dumps
 from joblib.externals.loky.backend.utils import kill_process_tree
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -47,7 +48,9 @@ def _interrupts_held_back() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # starting it would let Ctrl-C through again
+    # Both packages start a tracker with their first worker, and Python's lets Ctrl-C through again when it does.
+    for tracker in (multiprocessing.resource_tracker, loky_tracker):
+        tracker.ensure_running()
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

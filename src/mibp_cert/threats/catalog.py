@@ -423,8 +423,8 @@ def _amounts(clean: Dataset, names: Any, value: Any, what: str) -> tuple[list[in
     for j in picked:
         if clean.columns[j].categorical:
             raise UserError(
-                f"The column '{clean.columns[j].name}' is categorical: an amount makes no sense there; use AnyCategory, Shift or "
-                "Confusable."
+                f"The column '{clean.columns[j].name}' is categorical: an amount makes no sense there; use AnyCategory "
+                "(--any-category), Shift or Confusable."
             )
     try:
         array = np.asarray(amounts, dtype=np.float64)

@@ -145,7 +145,9 @@ def in_words(threat: Threat | Mapping[str, Any]) -> str:
         case "missing":
             where = "of any column" if plain.get("columns") is None else f"of {_names(plain['columns'])}"
             what = "missing values" if plain.get("marker") is None else f"values {plain['marker']!r}"
-            return f"{what} {where} may be any valid value"
+            return (
+                f"{what} {where} may be any valid value (a number within the range seen in training, or any category)"
+            )
         case "target-noise":
             return f"each target may be off by {_value(plain['eps'])}"
         case "label-flips":
