@@ -259,7 +259,14 @@ def test_two_processes_do_not_share_a_folder(finished: Path, tmp_path: Path) -> 
 
 def test_verify_holds_for_what_was_written(finished: Path) -> None:
     found = verify(finished, QUICK)
-    assert [check.name for check in found] == ["hashes", "second opinion", "recomputed", "bounds", "trainings"]
+    assert [check.name for check in found] == [
+        "hashes",
+        "second opinion",
+        "recomputed",
+        "bounds",
+        "answers",
+        "trainings",
+    ]
     assert all(check.holds for check in found)
 
 
@@ -324,6 +331,86 @@ def test_the_second_opinion_alone_catches_a_wrong_set(finished: Path, tmp_path: 
     found = {check.name: check for check in verify(folder, settings)}
     assert not found["second opinion"].holds
     assert "step 6" in found["second opinion"].words
+
+
+VERIFIED: dict[str, dict[str, Any]] = {
+    **CASES,
+    "exact data": {"threat": mc.Nothing()},
+    "l1": {"threat": mc.L1(0.05)},
+    "l2 and a schedule": {"threat": mc.L2(0.05), "schedule": (0.2, 0.1, 0.1, 0.05)},
+    "clipped velocity": {"threat": mc.LInf(0.02), "momentum": 0.9, "clip": 0.1, "weight_decay": 0.1},
+    "l1 in intervals": {"threat": mc.L1(0.05), "engine": "interval"},
+}
+
+
+@pytest.mark.parametrize("name", VERIFIED)
+def test_verify_evaluates_points_of_every_step_and_raises_no_false_alarm(name: str, tmp_path: Path) -> None:
+    mc.certify_training(*request(**VERIFIED[name]), run_dir=tmp_path)
+    found = {check.name: check for check in verify(tmp_path, AuditSettings(points=6, parameters=2, members=5))}
+    assert all(check.holds for check in found.values()), found
+    steps, points = (int(word) for word in found["second opinion"].words.split() if word.isdigit())
+    assert steps == len(list((tmp_path / "steps").glob("*.npz")))  # none for a step at which the bounds diverged
+    assert points >= steps > 0
+
+
+def test_verify_of_the_exact_step_asks_only_about_datasets_that_the_rules_allow(tmp_path: Path) -> None:
+    def one_up_one_down(m: Any) -> None:
+        """At most one cell is too low, and at most one too high."""
+        cells = [m.x(i, 0) - m.clean(i, 0) for i in (0, 1, 2)]
+        up, down = ([m.integer(0, 1) for _ in cells] for _ in range(2))
+        for cell, u, d in zip(cells, up, down, strict=True):
+            m.require(cell <= 0.3 * u)
+            m.require(-cell <= 0.3 * d)
+        m.require(up[0] + up[1] + up[2] <= 1)
+        m.require(down[0] + down[1] + down[2] <= 1)
+
+    threat = mc.Rules(mc.LInf(0.3, rows=[0, 1, 2], columns=[0]), one_up_one_down)
+    network, data, _, _, _ = request(mc.Nothing())
+    mc.certify_training(
+        network, data, threat, mc.Training(epochs=1, batch_size=6), "mibp", run_dir=tmp_path, attacked=False
+    )
+    found = verify(tmp_path, AuditSettings(points=20, parameters=2, members=5), threat)
+    assert all(check.holds for check in found), found
+
+
+def test_rules_with_other_constraints_do_not_resume_a_run(tmp_path: Path) -> None:
+    """Rules have a record in words only; what they allow is part of the request all the same."""
+
+    def coupled(most: float) -> mc.Rules:
+        def rule(m: Any) -> None:
+            both = m.x(0, 0) - m.clean(0, 0) + m.x(1, 0) - m.clean(1, 0)
+            m.require(both <= most)
+            m.require(-both <= most)
+
+        return mc.Rules(mc.LInf(0.3, rows=[0, 1], columns=[0]), rule)
+
+    network, data, _, training, _ = request(mc.Nothing())
+    mc.certify_training(network, data, coupled(0.0), training, run_dir=tmp_path, attacked=False)
+    with pytest.raises(UserError, match="belongs to another run: threat_sha256"):
+        mc.certify_training(network, data, coupled(0.6), training, run_dir=tmp_path, resume=True, attacked=False)
+
+
+def test_verify_misses_no_set_that_was_removed(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    (folder / "steps/000004.npz").unlink()
+    (check,) = verify(folder, QUICK)
+    assert not check.holds
+    assert "after the steps 4 are missing" in check.words
+
+
+def test_verify_catches_answers_that_do_not_come_out_of_the_set(tmp_path: Path) -> None:
+    mc.certify_training(*request(mc.LInf(0.6)), run_dir=tmp_path)
+    arrays = {name: np.array(value) for name, value in unpack((tmp_path / "test.npz").read_bytes()).items()}
+    harmless = (arrays["attack_classes"] == arrays["nominal"]).all(axis=0) & (arrays["test_classes"] < 0)
+    assert harmless.any()  # else the attacks would notice
+    arrays["test_classes"] = np.where(harmless, arrays["nominal"], arrays["test_classes"])
+    content = pack(arrays)
+    (tmp_path / "test.npz").write_bytes(content)
+    plain = opened(tmp_path / "result.json")
+    (tmp_path / "result.json").write_bytes(sealed({**plain, "arrays": digest(content)}))
+    found = {check.name: check.holds for check in verify(tmp_path, QUICK)}
+    assert found["hashes"]
+    assert not found["answers"]
 
 
 def test_an_unfinished_run_is_verified_as_far_as_it_goes(finished: Path, tmp_path: Path) -> None:

@@ -82,6 +82,35 @@ def test_scaled_amounts_nest() -> None:
         scaled(mc.AnyCategory("mood"), 0.5)
 
 
+def test_amounts_by_column_survive_a_series_and_numbered_names() -> None:
+    data = mc.Dataset.from_frame(pd.DataFrame({"1": [1.0, 2.0, 4.0], "0": [5.0, 9.0, 7.0], "y": [0, 1, 0]}), "y")
+    for threat in (mc.LInf(pd.Series({"0": 1.0, "1": 1e-3})), mc.LInf({0: 0.5}), mc.Budget(mc.LInf({0: 0.5}), rows=1)):
+        one, two = (t.bind(data).hull() for t in (threat, mc.threat_from_json(threat.to_json())))
+        assert np.array_equal(one.x_low, two.x_low)
+        assert np.array_equal(one.x_high, two.x_high)
+        assert np.array_equal(scaled(threat, 1.0).bind(data).hull().x_high, one.x_high)
+
+
+def test_one_sided_errors_and_open_clips_can_be_varied() -> None:
+    data = mc.Dataset.from_frame(frame().fillna({"age": 40.0}), "ill")
+    assert np.array_equal(scaled(mc.Monotone("age", up=5), 0.0).bind(data).hull().x_high, data.x)
+    threat = mc.LInf({"age": 1.0}, clip=(None, 90.0))
+    assert mc.threat_from_json(threat.to_json()).to_json() == threat.to_json()
+    listed = mc.LInf({"age": 1.0}, clip=([-np.inf], [90.0]))
+    assert np.array_equal(
+        mc.threat_from_json(listed.to_json()).bind(data).hull().x_high, listed.bind(data).hull().x_high
+    )
+
+
+def test_a_settled_row_is_a_member_of_the_threat_also_where_a_marker_stood() -> None:
+    table = pd.DataFrame({"c": ["a", "?", "b", "a", "?"], "n": [1.0, -1.0, 3.0, 4.0, 5.0], "y": [0, 1, 0, 1, 0]})
+    data = mc.Dataset.from_frame(table, "y")
+    threat = mc.Missing("c", marker="?") & mc.Missing("n", marker=-1.0)
+    whole, some = threat.bind(data), Settled(threat, np.array([1])).bind(data)
+    for x, y in some.sample(np.random.default_rng(0), 20):
+        assert whole.contains(x, y)
+
+
 def search_over(certified: list[float], broken: list[float], *, whole: bool = False) -> tuple[_Search, list[float]]:
     """A search over made-up points: point `i` is certified up to `certified[i]` and attacked from `broken[i]` on."""
     asked: list[float] = []

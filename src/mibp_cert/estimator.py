@@ -35,7 +35,7 @@ from mibp_cert.options import ACTIVATIONS, Start
 from mibp_cert.report.progress import progress_bars, show_training
 from mibp_cert.threats import Missing, Nothing, Threat
 from mibp_cert.threats.compose import Catalogued
-from mibp_cert.threats.plain import knows_missing
+from mibp_cert.threats.plain import knows_missing, names_rows
 
 Table = pd.DataFrame | ArrayLike
 
@@ -155,14 +155,8 @@ class _Certified(BaseEstimator):  # type: ignore[misc]
         if missing.any():
             if threat is not None and not isinstance(threat, Catalogued):
                 raise UserError("Rules cannot be combined with missing values in the inputs; fill them in.")
-            threat = Missing() if threat is None else threat & Missing()
-        if threat is None:
-            return Inputs(x), frame.index
-        if run.train.targets is not None:
-            rows = Dataset.regression(x, np.zeros(len(x)), run.train.columns, missing)
-        else:
-            rows = Dataset.of(x, [run.train.classes[0]] * len(x), run.train.classes, run.train.columns, missing)
-        return Inputs(x, threat.bind(rows)), frame.index
+            threat = Missing() if threat is None else threat if knows_missing(threat) else threat & Missing()
+        return run.bind_inputs(x, threat, missing=missing), frame.index
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -174,7 +168,14 @@ class _Certified(BaseEstimator):  # type: ignore[misc]
         whole: Dataset = make(x, missing)
         data: Dataset | Split = whole
         if self.select == "best-validation":
+            if self.threat is not None and names_rows(self.threat):
+                raise UserError(
+                    "The threat names rows by their numbers, which change when some rows are kept for validation; use "
+                    "select='last', or a condition such as .where(column('age') >= 65)."
+                )
+            # Rows with missing values stay in training: validation rows are trusted, and the doubt is about the others.
             rows = np.random.default_rng([seed, 4]).permutation(len(x))
+            rows = rows[np.argsort(np.asarray(missing.any(axis=1))[rows], kind="stable")]
             count = max(1, round(self.validation_fraction * len(x)))
             if count >= len(x):
                 raise UserError("There are too few rows to keep some for validation; use select='last'.")

@@ -98,8 +98,7 @@ def blame(
     if x is None:
         if not isinstance(run.data, Split):
             raise UserError("Blame is about predictions: hand in the rows to ask about, blame(run, x=…).")
-        test = run.data.test
-        x = Inputs(test.x, None if run.test_threat is None else run.test_threat.bind(test))
+        x = run.test_inputs()
     run.check_reached()
     inputs = x if isinstance(x, Inputs) else run.inputs(x)
     answer = run.certify_inputs(inputs)
@@ -120,7 +119,8 @@ def blame(
         tuple(rows["row"].tolist()[:top]),
         int(answer.certified.sum()),
         int(again.certified.sum()),
-        run.train.missing is not None and bool(run.train.missing[chosen].any()),
+        not np.array_equal(run.threat.bind(run.train).reference[0][chosen], run.train.x[chosen])
+        or (run.train.missing is not None and bool(run.train.missing[chosen].any())),
     )
 
 

@@ -31,6 +31,7 @@ from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.nets import SGD, Network, learning_rates
 from mibp_cert.threats import Threat
+from mibp_cert.threats.plain import depends_on_labels
 
 
 @dataclass(frozen=True)
@@ -274,21 +275,34 @@ class CertifiedRun:
             )
         if not np.isfinite(rows).all():
             raise UserError("The inputs hold NaN or infinite values; they must be finite rows of encoded features.")
+        return self.bind_inputs(rows, threat, labels)
+
+    def bind_inputs(
+        self,
+        rows: Array,
+        threat: Threat | None,
+        labels: ArrayLike | None = None,
+        missing: NDArray[np.bool_] | None = None,
+    ) -> Inputs:
+        """Encoded rows with what may be wrong with them; what is `missing` may be any value valid in training."""
         if threat is None:
             return Inputs(rows)
         check_threat(threat)
+        columns = self.train.columns
         if self.train.targets is not None:
-            return Inputs(rows, threat.bind(Dataset.regression(rows, np.zeros(len(rows)), self.train.columns)))
-        classes, columns = self.train.classes, self.train.columns
-        if labels is not None:
-            return Inputs(rows, threat.bind(Dataset.of(rows, labels, classes, columns)))
-        # A threat is about a table with labels; without them, it must be the same whatever they are.
-        bound = [threat.bind(Dataset.of(rows, [name] * len(rows), classes, columns)) for name in classes]
-        hulls = [members.hull() for members in bound]
-        for other in hulls[1:]:
-            if not (np.array_equal(other.x_low, hulls[0].x_low) and np.array_equal(other.x_high, hulls[0].x_high)):
-                raise UserError("The threat depends on the rows' labels; hand them in with labels=.")
-        return Inputs(rows, bound[0])
+            plain = Dataset.regression(rows, np.zeros(len(rows)), columns, missing)
+            return Inputs(rows, threat.bind(plain.ranged(self.train)))
+        if labels is None and depends_on_labels(threat):
+            raise UserError("The threat depends on the rows' labels; hand them in with labels=.")
+        given = [self.train.classes[0]] * len(rows) if labels is None else labels
+        labelled = Dataset.of(rows, given, self.train.classes, columns, missing)
+        return Inputs(rows, threat.bind(labelled.ranged(self.train)))
+
+    def test_inputs(self) -> Inputs:
+        """The test rows, with what may be wrong with them."""
+        assert isinstance(self.data, Split)
+        test = self.data.test
+        return Inputs(test.x, None if self.test_threat is None else self.test_threat.bind(test.ranged(self.train)))
 
     def ranges(self, x: ArrayLike, method: str | None = None, *, threat: Threat | None = None) -> Ranges:
         """Proven ranges of the network's outputs for new rows, for every model that training could have produced; those of a

@@ -22,7 +22,7 @@ from mibp_cert.nets import Step
 from mibp_cert.threats import Block, Noise
 
 BITS = 200
-INSIDE = 1.0 - 2.0**-40
+INSIDE = 1.0 - 2.0**-34
 """Points are moved inward by this share, so that data written as `centre + linear·ε` do not leave the threat by rounding."""
 Balls = NDArray[Any]
 Array = NDArray[np.float64]
@@ -60,13 +60,17 @@ class Stored:
         return cls(lower, upper, middle, np.zeros((len(middle), data)), np.nextafter(half, np.inf), blocks, data)
 
 
-def check_step(before: Stored, after: Stored, step: Step, noise: Noise, points: Iterable[Array]) -> list[str]:
-    """What is wrong with a stored step, in sentences; `points`: values of the data's symbols. Empty if nothing was found."""
-    rng, found = np.random.default_rng(5), []
+def check_step(
+    before: Stored, after: Stored, step: Step, noise: Noise, points: Iterable[Array]
+) -> tuple[list[str], int]:
+    """What is wrong with a stored step, in sentences, and at how many points it was evaluated; `points`: values of the data's
+    symbols. A point for which the set before the step is empty says nothing."""
+    rng, found, evaluated = np.random.default_rng(5), [], 0
     for number, epsilon in enumerate(points):
         theta = _member(before, epsilon, rng)
         if theta is None:
             continue
+        evaluated += 1
         width = noise.x_centre.shape[1]
         x = _rows(noise.x_centre, noise.x_linear, step.rows, width, epsilon)
         y = _rows(noise.y_centre, noise.y_linear, step.rows, noise.y_centre.shape[1], epsilon)
@@ -76,7 +80,25 @@ def check_step(before: Stored, after: Stored, step: Step, noise: Noise, points: 
         if len(wrong):
             first = step.layout.describe(int(wrong[0]))
             found.append(f"point {number}: {len(wrong)} parameter(s) leave the set, first {first}")
-    return found
+    return found, evaluated
+
+
+def check_box(
+    before: Stored, after: Stored, step: Step, datasets: Iterable[tuple[Array, Array]]
+) -> tuple[list[str], int]:
+    """The same for sets that are plain boxes, at datasets `(X', Y')` themselves: random corners of the box before the step."""
+    rng, found, evaluated = np.random.default_rng(5), [], 0
+    for number, (x, y) in enumerate(datasets):
+        evaluated += 1
+        corner = np.where(rng.random(len(before.lower)) < 0.5, before.lower, before.upper)
+        inputs = {**step.layout.unflatten(balls(corner)), "x": balls(x[step.rows]), "y": balls(y[step.rows])}
+        trained = step.layout.flatten(evaluate(step.graph, inputs))
+        ends = zip(trained, after.lower.tolist(), after.upper.tolist(), strict=True)
+        wrong = np.flatnonzero([t < low or t > high for t, low, high in ends])
+        if len(wrong):
+            first = step.layout.describe(int(wrong[0]))
+            found.append(f"dataset {number}: {len(wrong)} parameter(s) leave the box, first {first}")
+    return found, evaluated
 
 
 def points_of(after: Stored, rng: np.random.Generator, random: int, parameters: int) -> list[Array]:
@@ -195,7 +217,7 @@ def _member(state: Stored, epsilon: Array, rng: np.random.Generator) -> Balls | 
     for share in (1.0, 0.5, 0.0):
         theta = base + part * flint.arb(share)
         ends = zip(state.lower.tolist(), theta, state.upper.tolist(), strict=True)
-        if all(low <= t and t <= high for low, t, high in ends):
+        if not any(t < low or t > high for low, t, high in ends):
             return np.asarray(theta)
     return None
 

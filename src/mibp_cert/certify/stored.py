@@ -22,6 +22,7 @@ from mibp_cert.engines.relational import RelationalSettings
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.nets import LAYERS, Network
+from mibp_cert.solvers.program import ProgramBuilder
 from mibp_cert.threats import Threat
 from mibp_cert.threats.plain import threat_from_json
 
@@ -61,14 +62,14 @@ class Request:
 
     def description(self) -> dict[str, Any]:
         """Plain data; the numbers of the data themselves and of `θ₀` are in `arrays`."""
-        train, members = self.train, self.threat.bind(self.train).hull()
-        hull = b"".join(np.ascontiguousarray(getattr(members, f.name)).tobytes() for f in fields(members))
+        train = self.train
+        test = self.data.test if isinstance(self.data, Split) else None
         return {
             "name": self.data.name if isinstance(self.data, Split) else None,
             "shape": self.network.shape,
             "layers": [layer_json(layer) for layer in self.network.layers],
             "threat": self.threat.to_json(),
-            "threat_sha256": digest(hull),
+            "threat_sha256": _set_digest(self.threat, train),
             "training": asdict(self.training),
             "engine": self.engine,
             "solver": {k: _finite(v) for k, v in asdict(self.solver).items() if k not in _ELSEWHERE},
@@ -77,6 +78,9 @@ class Request:
             "select": asdict(self.select),
             "prediction": self.prediction,
             "test_threat": None if self.test_threat is None else self.test_threat.to_json(),
+            "test_threat_sha256": None
+            if self.test_threat is None or test is None
+            else _set_digest(self.test_threat, test),
             "attack": None if self.attack is None else asdict(self.attack),
             "repeatable": self.repeatable,
             "data": {
@@ -142,6 +146,24 @@ class Request:
             None if plain["test_threat"] is None else threat_from_json(plain["test_threat"]),
             None if plain["attack"] is None else AttackSettings(**plain["attack"]),
         )
+
+
+def _set_digest(threat: Threat, data: Dataset) -> str:
+    """Hash of the set of datasets: its hull and, for rules, whose record in words does not determine them, their program."""
+    members = threat.bind(data)
+    hull = members.hull()
+    parts = [getattr(hull, f.name) for f in fields(hull)]
+    if "'rules'" in str(threat.to_json()):
+        builder = ProgramBuilder()
+        builder.bilinear = members.bilinear
+        cells = members.constraints(builder, np.arange(len(data), dtype=np.intp))
+        program = builder.finish()
+        for affine in cells:
+            parts += [affine.centre, affine.slack, affine.linear.data, affine.linear.indices, affine.linear.indptr]
+        matrix = program.matrix
+        parts += [program.lower, program.upper, program.integer, matrix.data, matrix.indices, matrix.indptr]
+        parts += [program.row_lower, program.row_upper, program.triples]
+    return digest(b"|".join(np.ascontiguousarray(part).tobytes() for part in parts))
 
 
 def result_arrays(run: CertifiedRun) -> dict[str, Any]:

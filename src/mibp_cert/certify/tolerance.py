@@ -47,6 +47,8 @@ def scaled(threat: Threat, factor: float) -> Catalogued:
         return [times(v) for v in value] if isinstance(value, list) else factor * float(value)
 
     def walk(plain: Mapping[str, Any]) -> dict[str, Any]:
+        if factor == 0 and any(key in AMOUNTS for key in plain):
+            return {"kind": "nothing"}
         out = {key: times(value) if key in AMOUNTS else value for key, value in plain.items()}
         if "threat" in out:
             out["threat"] = walk(out["threat"])

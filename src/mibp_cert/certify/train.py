@@ -305,7 +305,7 @@ def _answer(
     nominal, found = None, None
     if isinstance(r.data, Split):
         test = r.data.test
-        inputs = Inputs(test.x, None if r.test_threat is None else r.test_threat.bind(test))
+        inputs = Inputs(test.x, None if r.test_threat is None else r.test_threat.bind(test.ranged(r.train)))
         nominal = None if test.targets is not None else nominal_classes(r.network, chosen.theta, test.x)
         hear.on_stage("bounding test predictions")
         answer = _predict(r, chosen, inputs, made, diverged, nominal is None)

@@ -122,7 +122,7 @@ class Dataset:
 
     def take(self, rows: NDArray[np.intp]) -> Dataset:
         """The same data with these rows only."""
-        missing = None if self.missing is None else self.missing[rows]
+        missing = None if self.missing is None or not self.missing[rows].any() else self.missing[rows]
         targets = None if self.targets is None else frozen(self.targets[rows])
         index = None if self.index is None else self.index[rows]
         return replace(self, x=frozen(self.x[rows]), y=self.y[rows], missing=missing, targets=targets, index=index)
@@ -134,12 +134,31 @@ class Dataset:
             raise UserError(f"There are {len(self.x)} rows, but their names have shape {names.shape}.")
         return replace(self, index=names)
 
+    def ranged(self, train: Dataset) -> Dataset:
+        """The same data with the training rows' smallest and largest values as valid ranges of columns that have none: what is
+        missing in some rows must not depend on the other rows asked about."""
+        columns = []
+        for c in self.columns:
+            if not c.categorical and not (np.isfinite(c.low) and np.isfinite(c.high)):
+                ends = [
+                    float(end) * c.scale + c.shift for end in (train.x[:, c.start].min(), train.x[:, c.start].max())
+                ]
+                c = replace(c, low=min(ends), high=max(ends))
+            columns.append(c)
+        return replace(self, columns=tuple(columns))
+
     def target_column(self, name: str = "target") -> Column:
         """The scaling that gives the targets of a regression mean 0 and deviation 1."""
         if self.targets is None:
             raise UserError("Only the targets of a regression can be scaled; these data have classes.")
-        scale = float(self.targets.std())
-        return Column(name, 0, 1, shift=float(self.targets.mean()), scale=scale if scale > 0 else 1.0)
+        with np.errstate(over="ignore"):
+            scale, shift = float(self.targets.std()), float(self.targets.mean())
+        if not (np.isfinite(scale) and np.isfinite(shift)):
+            raise UserError("The targets are too large to be scaled; use other units.")
+        constant = scale <= 1e-12 * float(
+            np.abs(self.targets).max()
+        )  # a deviation that is nothing but rounding is none
+        return Column(name, 0, 1, shift=shift, scale=1.0 if constant else scale)
 
     def with_target(self, column: Column) -> Dataset:
         """The same data with scaled targets; amounts of threats, ranges and errors stay in the user's units."""

@@ -144,7 +144,10 @@ class Recipe:
                     column.number(next(v for v in filled if v not in place))
                 x[np.arange(len(frame)), column.start + np.array([place[v] for v in filled], dtype=np.intp)] = 1.0
             else:
-                x[:, column.start] = column.to_feature(_numbers(column.name, filled))
+                numbers = _numbers(column.name, filled)
+                if not np.isfinite(numbers).all():
+                    raise UserError(f"The column '{column.name}' holds infinite values; correct or drop those rows.")
+                x[:, column.start] = column.to_feature(numbers)
         return x, missing
 
 
@@ -158,6 +161,8 @@ def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | Non
         low, high = (float(known.min()), float(known.max())) if given is None else (float(given[0]), float(given[1]))
     except (TypeError, ValueError, IndexError):
         raise UserError(f"The range of the column '{name}' must be a pair (low, high), got {given!r}.") from None
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise UserError(f"The range of the column '{name}' must have finite ends, got ({low:g}, {high:g}).")
     if not low <= float(known.min()) <= float(known.max()) <= high:
         raise UserError(f"The column '{name}' has values outside its range [{low:g}, {high:g}]; correct one of them.")
     shift, scale = 0.0, 1.0
@@ -165,7 +170,10 @@ def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | Non
         shift, scale = float(known.mean()), float(known.std())
     elif scaling == "range":
         shift, scale = low, high - low
-    scale = scale if scale > 0 else 1.0
+    if not (np.isfinite(shift) and np.isfinite(scale)):
+        raise UserError(f"The values of the column '{name}' are too large to be scaled; use other units.")
+    # A deviation that is nothing but rounding is none.
+    scale = scale if scale > 1e-12 * max(abs(low), abs(high)) else 1.0
     return Column(name, start, start + 1, None, shift, scale, low, high, float(np.clip(known.mean(), low, high)))
 
 
@@ -189,10 +197,10 @@ def _categorical(name: str, values: pd.Series[Any], given: Sequence[Any] | None,
 
 def find_name(name: Any, names: Sequence[str]) -> int:
     """Place of a column by name or number; an unknown one is an error that lists the known ones."""
+    if not isinstance(name, bool) and isinstance(name, str | int | np.integer) and str(name) in names:
+        return names.index(str(name))  # a table's own label comes first, also where it is a number
     if isinstance(name, int | np.integer) and not isinstance(name, bool) and 0 <= name < len(names):
         return int(name)
-    if isinstance(name, str) and name in names:
-        return names.index(name)
     if isinstance(name, str) and name.isdigit() and int(name) < len(names):
         return int(name)  # a column's number, from a file, where keys are text
     raise UserError(f"There is no column {name!r}; there are {', '.join(names[:12])}{' …' if len(names) > 12 else ''}.")

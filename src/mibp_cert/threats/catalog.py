@@ -58,7 +58,10 @@ class _Ball(Catalogued):
         x = clean.x[:, features]
         if self.relative:
             units = np.abs(x * [clean.columns[j].scale for j in picked] + [clean.columns[j].shift for j in picked])
-            radius = eps * units / [clean.columns[j].scale for j in picked]
+            scale = np.array([clean.columns[j].scale for j in picked])
+            # The value itself was scaled back and forth: what that rounded is multiplied by eps, too.
+            slip = np.abs(x) + np.abs([clean.columns[j].shift for j in picked]) / scale
+            radius = eps * (units / scale + np.where(eps > 0, 8.0 * np.finfo(float).eps * slip, 0.0))
         else:
             radius = np.broadcast_to(eps / np.array([clean.columns[j].scale for j in picked]), x.shape)
         low, high = _outward(x, _with_scaling([clean.columns[j] for j in picked], x, radius))
@@ -505,7 +508,8 @@ def _clip_ends(clip: Any, clean: Dataset, picked: list[int]) -> tuple[Array, Arr
     ends = []
     for end, free in zip(clip, (-np.inf, np.inf), strict=True):
         try:
-            value = np.broadcast_to(np.asarray(free if end is None else end, dtype=np.float64), (len(picked),))
+            given = [free if v is None else v for v in end] if isinstance(end, list | tuple) else end
+            value = np.broadcast_to(np.asarray(free if end is None else given, dtype=np.float64), (len(picked),))
         except (TypeError, ValueError):
             raise UserError(
                 f"An end of clip must be a number or one per column ({len(picked)}), got {end!r}."
@@ -528,6 +532,10 @@ def _finite(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, pd.Series):
+        value = value.to_dict()
+    if isinstance(value, set | frozenset):
+        value = sorted(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
+from mibp_cert.graph.ops import frozen
 from mibp_cert.threats.base import Threat
 from mibp_cert.threats.parts import Part, ProductSet
 
@@ -109,10 +110,8 @@ class column:
                 return np.asarray(test(data.x[:, c.start + c.number(value)], 1.0)) & known
             if not isinstance(value, int | float | np.number):
                 raise UserError(f"The column '{c.name}' is numeric; compare it with a number, not {value!r}.")
-            # Scaled values are rounded; a value handed in equals itself all the same.
+            # The same value becomes the same feature, to the last bit, so that equality and order survive the scaling.
             feature, other = data.x[:, c.start], float(c.to_feature(value))
-            slip = 8.0 * np.finfo(float).eps * (abs(float(value)) + abs(c.shift)) / c.scale if c.scaled else 0.0
-            feature = np.where(np.abs(feature - other) <= slip, other, feature)
             return np.asarray(test(feature, other)) & known
 
         simple = value.item() if isinstance(value, np.generic) else value
@@ -209,9 +208,13 @@ class Settled(Catalogued):
 
     def bind(self, clean: Dataset) -> ProductSet:
         limits: list[int] = []
+        keep = self._mask(clean)
         parts = self.parts(clean, np.ones(len(clean), dtype=bool), limits)
-        left = None if clean.missing is None else clean.missing & self._mask(clean)[:, None]
-        return ProductSet(replace(clean, missing=left if left is not None and left.any() else None), parts, limits)
+        # What is missing in a settled row is what stands in for it elsewhere; a marker is no value.
+        x = np.where(keep[:, None], clean.x, self.threat.bind(clean).reference[0])
+        left = None if clean.missing is None else clean.missing & keep[:, None]
+        known = replace(clean, x=frozen(x), missing=left if left is not None and left.any() else None)
+        return ProductSet(known, parts, limits)
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "settled", "threat": self.threat.to_json(), "rows": self.rows.tolist()}

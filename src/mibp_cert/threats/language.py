@@ -92,10 +92,12 @@ class Model:
         return Truth(Expression({("y", place): 1.0}))
 
     def target(self, row: int) -> Expression:
-        """The true target of a row (regression)."""
+        """The true target of a row (regression), in the units of the targets handed in."""
         if self._clean.targets is None:
             raise UserError("These data have classes, not targets; use label(row, value).")
-        return Expression({("y", self._row(row)): 1.0})
+        column = self._clean.target
+        scale, shift = (1.0, 0.0) if column is None else (column.scale, column.shift)
+        return Expression({("y", self._row(row)): scale}, shift)
 
     def real(self, low: float, high: float) -> Expression:
         """An unknown number in [low, high], the same wherever it is used."""

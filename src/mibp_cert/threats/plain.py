@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -104,8 +104,27 @@ def _combined(kind: str, rest: dict[str, Any]) -> Catalogued:
 def knows_missing(threat: Threat | Mapping[str, Any]) -> bool:
     """Does the threat, or a part of it, say that missing values may be anything valid?"""
     plain: Mapping[str, Any] = threat.to_json() if isinstance(threat, Threat) else threat
-    inner = [*plain.get("threats", ()), *(plain[key] for key in ("threat", "base") if key in plain)]
-    return plain["kind"] == "missing" or any(knows_missing(part) for part in inner)
+    return any(part["kind"] == "missing" for part in _parts(plain))
+
+
+def _parts(plain: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A threat's record and those of all its parts."""
+    yield plain
+    for inner in [*plain.get("threats", ()), *(plain[key] for key in ("threat", "base") if key in plain)]:
+        yield from _parts(inner)
+
+
+def depends_on_labels(threat: Threat) -> bool:
+    """Can what may be wrong with a row's features depend on its label? Rules may; conditions on labels do."""
+    return any(part["kind"] == "rules" or "'label'" in str(part.get("when")) for part in _parts(threat.to_json()))
+
+
+def names_rows(threat: Threat) -> bool:
+    """Does the threat name rows by their numbers, so that it makes sense for one table only?"""
+    return any(
+        isinstance(part.get("rows"), list) or "'rows'" in str(part.get("when")) or part["kind"] == "rules"
+        for part in _parts(threat.to_json())
+    )
 
 
 def in_words(threat: Threat | Mapping[str, Any]) -> str:
