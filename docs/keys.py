@@ -28,7 +28,7 @@ WORDS = {
     "data.drop": "Columns to be left out.",
     "data.na": "Further texts that stand for a missing value.",
     "select.least_steps": "Smallest number of steps that `best-validation` may choose.",
-    "select.least_accuracy": "Smallest clean validation accuracy that `best-validation` may choose.",
+    "select.least_accuracy": "Smallest clean validation accuracy that `best-validation` may choose; 0, on files: 5 points below the best.",
     "select.per_step": "Whether any step may be chosen, not only the last one of an epoch.",
     "solver.floor": "Radius below which the gap is measured absolutely.",
     "relational.cases": "A row budget with at most so many choices of rows is split into one set for each choice.",
