@@ -40,7 +40,7 @@ from mibp_cert.threats.plain import knows_missing, names_rows
 Table = pd.DataFrame | ArrayLike
 
 
-class _Certified(BaseEstimator):  # type: ignore[misc]
+class _Certified(BaseEstimator):
     """What classifier and regressor share: parameters, tables in, the run behind it."""
 
     def __init__(
@@ -274,7 +274,7 @@ class _Certified(BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "run_")
 
 
-class CertifiedClassifier(ClassifierMixin, _Certified):  # type: ignore[misc]
+class CertifiedClassifier(ClassifierMixin, _Certified):
     """A network whose every prediction is proven for all datasets of the threat, or `abstain_label_`.
 
     `threat=None` means clean data: nothing abstains but exact ties. Amounts of threats are in the units of the table; numeric
@@ -384,7 +384,7 @@ class CertifiedClassifier(ClassifierMixin, _Certified):  # type: ignore[misc]
         return blame(self.run_, x=inputs, top=top, verified=verified)
 
 
-class CertifiedRegressor(RegressorMixin, _Certified):  # type: ignore[misc]
+class CertifiedRegressor(RegressorMixin, _Certified):
     """A network for real targets, with proven ranges of its outputs for all datasets of the threat.
 
     `predict` gives the clean model's output, `predict_interval` its proven range; `score` is the worst R² that the ranges admit.

@@ -134,14 +134,14 @@ FLAGS: dict[str, tuple[str, Any]] = {
 SOURCE = Annotated[
     str | None, typer.Argument(help=f"A CSV file with a header, or a data set: {', '.join(NAMES)}.", show_default=False)
 ]
-CONFIG = _flag(Path | None, "A TOML file with any option; flags go over it.", panel=DATA)
+CONFIG = _flag(Path | None, "A TOML file with any option; flags go over it.", "--config", panel=DATA)
 
 
 def shared(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the argument `source`, `--config` and all flags; it is called with the configuration and its own ones."""
     own = inspect.signature(command, eval_str=True).parameters
     empty = inspect.Parameter.KEYWORD_ONLY
-    added = {"source": (SOURCE, None), "config_path": (_named_config(), None)}
+    added = {"source": (SOURCE, None), "config_path": (CONFIG, None)}
     added |= {name: (annotation, None) for name, (_, annotation) in FLAGS.items()}
     parameters = [inspect.Parameter(n, empty, default=d, annotation=a) for n, (a, d) in added.items()]
     mine = [p.replace(kind=empty) for name, p in own.items() if name != "config"]
@@ -151,13 +151,9 @@ def shared(command: Callable[..., None]) -> Callable[..., None]:
         command(config, **{name: values[name] for name in own if name != "config"})
 
     called.__doc__, called.__name__ = command.__doc__, command.__name__
-    called.__signature__ = inspect.Signature([*parameters, *mine])  # type: ignore[attr-defined]
+    setattr(called, "__signature__", inspect.Signature([*parameters, *mine]))  # noqa: B010 - a function has no such field
     called.__annotations__ = {p.name: p.annotation for p in (*parameters, *mine)}
     return called
-
-
-def _named_config() -> Any:
-    return _flag(Path | None, "A TOML file with any option; flags go over it.", "--config", panel=DATA)
 
 
 def configuration(source: str | None, path: Path | None, values: dict[str, Any]) -> Config:
