@@ -122,7 +122,7 @@ def test_the_best_epoch_is_never_dropped(tmp_path: Path, monkeypatch: pytest.Mon
 SCRIPT = """
 import sys, numpy as np, mibp_cert as mc
 data = mc.two_moons(0)
-run = mc.certify_training(mc.Network.mlp([2, 6, 2]), data, mc.LInf(0.01), mc.Training(epochs=12, batch_size=25), "relational",
+run = mc.certify_training(mc.Network.mlp([2, 6, 2]), data, mc.LInf(0.01), mc.Training(epochs=6, batch_size=25), "relational",
     run_dir=sys.argv[1], resume=True, attacked=False)
 """
 
@@ -130,7 +130,7 @@ run = mc.certify_training(mc.Network.mlp([2, 6, 2]), data, mc.LInf(0.01), mc.Tra
 def start_and_kill(folder: Path, rng: np.random.Generator) -> tuple[bool, bool]:
     """Go on with the run, wait for a random later step and a random moment within it, kill; was it killed, is it over?"""
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)])
-    aim, started = len(list(folder.glob("steps/*.json"))) + int(rng.integers(2, 24)), time.monotonic()
+    aim, started = len(list(folder.glob("steps/*.json"))) + int(rng.integers(4, 14)), time.monotonic()
     while process.poll() is None and len(list(folder.glob("steps/*.json"))) < aim and time.monotonic() - started < 60:
         time.sleep(0.0005)
     time.sleep(float(rng.random()) * 0.03)
@@ -151,7 +151,7 @@ def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_bits(tmp_path: P
     while not over:
         killed, over = start_and_kill(folder, rng)
         kills += killed
-    assert kills >= 3
+    assert kills >= 2  # many more in the longer hunt below
     assert sets_in(folder) == sets_in(tmp_path / "whole")
     assert same(mc.load_run(tmp_path / "whole"), mc.load_run(folder))
 
@@ -334,7 +334,7 @@ def test_the_second_opinion_alone_catches_a_wrong_set(finished: Path, tmp_path: 
 
 
 VERIFIED: dict[str, dict[str, Any]] = {
-    **CASES,
+    **{name: case for name, case in CASES.items() if name != "mibp"},  # its own test below
     "exact data": {"threat": mc.Nothing()},
     "l1": {"threat": mc.L1(0.05)},
     "l2 and a schedule": {"threat": mc.L2(0.05), "schedule": (0.2, 0.1, 0.1, 0.05)},

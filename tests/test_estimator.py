@@ -23,7 +23,7 @@ from mibp_cert.engines import concrete
 from mibp_cert.errors import UserError
 
 
-@parametrize_with_checks([CertifiedClassifier(), CertifiedRegressor(hidden=(4,))])
+@parametrize_with_checks([CertifiedClassifier(), CertifiedRegressor(hidden=(4,), epochs=25, learning_rate=0.1)])
 def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None:
     check(estimator)
 
