@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection, Training, certify_training
+from mibp_cert.certify.memory import check_memory
 from mibp_cert.certify.questions import Questions
 from mibp_cert.certify.train import clean_accuracies
 from mibp_cert.data import NAMES, Split, effective_batch_size, load, steps_per_epoch
@@ -212,10 +213,12 @@ def job_of(config: Config) -> Job:
     questions = Questions(**asked)
     questions.check(data, test_threat=test_threat is not None)
     training = Training(**plain)
+    engines = tuple(name.strip() for name in str(config["run"]["engine"]).split(","))
+    for engine in engines:
+        check_memory(network, data.train, threat, training.batch_size, engine)  # before any training
     if config["select"]["rule"] == "best-validation" and section["source"] not in NAMES:
         config["select"]["least_accuracy"], note = _good_enough(config["select"], network, data, threat, training)
         said += note
-    engines = tuple(name.strip() for name in str(config["run"]["engine"]).split(","))
     effective = {**config, "training": {**plain}, "threat": threat.to_json()}
     return Job(
         effective,

@@ -19,6 +19,8 @@ from mibp_cert.threats import Threat
 PROBE = 4000
 """Rows that the number of symbols is read off."""
 LAYERS_AT_ONCE = 4
+MOST_SYMBOLS = 500_000
+"""Above, a relational run would take days, whatever the memory."""
 SHARE = 0.8
 """Share of the free memory that a run may plan for."""
 
@@ -63,8 +65,8 @@ def check_memory(network: Network, train: Dataset, threat: Threat, batch_size: i
         return
     symbols = 0 if engine in ("interval", "crown") else count_symbols(train, threat)
     need = estimate_memory(network, effective_batch_size(len(train), batch_size), symbols, len(train), engine)
-    if need > SHARE * free:
+    if need > SHARE * free or symbols > MOST_SYMBOLS:
         raise UserError(
-            f"{len(train)} rows with {symbols} doubtful entries need about {need / 2**30:.0f} GiB, and {free / 2**30:.0f} GiB "
-            "are free: use fewer rows (such as --sample 5000), doubt fewer of them, or choose the engine 'interval'."
+            f"{len(train)} rows with {symbols} doubtful entries need about {need / 2**30:.0f} GiB ({free / 2**30:.0f} GiB "
+            "are free) and very long: use fewer rows (such as --sample 5000), doubt fewer of them, or choose the engine 'interval'."
         )
