@@ -68,5 +68,5 @@ def check_memory(network: Network, train: Dataset, threat: Threat, batch_size: i
     if need > SHARE * free or symbols > MOST_SYMBOLS:
         raise UserError(
             f"{len(train)} rows with {symbols} doubtful entries need about {need / 2**30:.0f} GiB ({free / 2**30:.0f} "
-            "are free) and very long: use fewer rows (such as --sample 5000), doubt fewer of them, or choose the engine 'interval'."
+            "are free) and very long: use fewer rows (such as --sample 5000), doubt fewer, or choose the engine 'interval'."
         )
