@@ -21,7 +21,7 @@ from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.nets import SGD, Linear, Network, Sigmoid, loss_named, trace_steps
 from mibp_cert.solvers import WorkerPool
-from mibp_cert.threats import L2, AnyCategory, Budget, LInf, Monotone, Noise, Shift, Threat
+from mibp_cert.threats import L2, AnyCategory, Budget, LInf, Missing, Monotone, Noise, Shift, Threat
 
 THREATS = {
     "noise": LInf(0.3),
@@ -220,3 +220,21 @@ def test_inputs_outside_of_a_splits_test_part_keep_their_columns() -> None:
     width = (inputs.range.high - inputs.range.low)[:, column.start]
     np.testing.assert_allclose(width, 12.0 / column.scale)
     assert (run.certify(split.test.x, threat=AnyCategory("mood")).classes >= ABSTAIN).all()
+
+
+def test_what_a_missing_input_may_be_does_not_depend_on_the_other_rows_asked_about() -> None:
+    """Arrays have no declared range: that of the training rows counts, for one row as for many."""
+    data = two_moons(0)
+    run = certify_training(
+        Network.mlp([2, 1]), data, LInf(0.01), Training(epochs=3, loss="cross-entropy"), attacked=False
+    )
+    unknown, others = np.array([[-9.0, 0.2]]), np.array([[0.4, 0.1], [0.5, 0.3]])
+    threat = Missing("0", marker=-9.0)
+    alone = run.ranges(unknown, threat=threat).outputs
+    together = run.ranges(np.concatenate([unknown, others]), threat=threat).outputs
+    assert alone.low[0, 0] == together.low[0, 0]
+    assert alone.high[0, 0] == together.high[0, 0]
+    for value in np.linspace(data.train.x[:, 0].min(), data.train.x[:, 0].max(), 9):
+        known = run.ranges(np.array([[value, 0.2]])).outputs
+        assert alone.low[0, 0] <= known.low[0, 0]
+        assert known.high[0, 0] <= alone.high[0, 0]

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from mibp_cert.certify.bounds import Inputs, relational_form, states_of
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.certify.train import certify_training
+from mibp_cert.certify.train import certify_training, settings_of
 from mibp_cert.data import Dataset, Split
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.engines.rounding import Array
@@ -190,20 +190,8 @@ def _without(run: CertifiedRun, rows: NDArray[np.intp]) -> CertifiedRun:
     """The same run with these rows taken as right."""
     if not isinstance(run.threat, Catalogued):
         raise UserError("Rules cannot be lifted from single rows; ask with verified=False.")
-    return certify_training(
-        run.network,
-        run.data,
-        Settled(run.threat, rows),
-        run.training,
-        run.engine,
-        solver=run.solver,
-        relational=run.relational,
-        prediction=run.prediction,
-        select=run.select,
-        test_threat=run.test_threat,
-        attacked=False,
-        theta0=run.start,
-    )
+    threat = Settled(run.threat, rows)
+    return certify_training(run.network, run.data, threat, run.training, run.engine, **settings_of(run), attacked=False)
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ import flint
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Step
 from mibp_cert.threats import Block, Noise
@@ -155,7 +156,9 @@ def evaluate(graph: Graph, inputs: Mapping[str, Balls]) -> dict[str, Balls]:
                 case "reshape":
                     out = v[0].reshape(node.shape)
                 case _:
-                    raise NotImplementedError(f"The second opinion knows no operation '{node.op}'.")
+                    raise UnsupportedOperation(
+                        f"The second opinion has no rule for the operation '{node.op}' of {node.origin}."
+                    )
             values.append(np.asarray(out, dtype=object))
         return {name: values[number] for name, number in graph.outputs.items()}
     finally:

@@ -201,19 +201,26 @@ def resume_run(path: str | Path, threat: Threat | None = None, callbacks: Callba
         r.threat,
         r.training,
         r.engine,
-        solver=r.solver,
-        relational=r.relational,
+        **settings_of(r),
         attack_settings=r.attack,
-        unroll=r.unroll,
-        prediction=r.prediction,
-        select=r.select,
-        test_threat=r.test_threat,
         attacked=r.attack is not None,
-        theta0=r.start,
         callbacks=callbacks,
         run_dir=path,
         resume=True,
     )
+
+
+def settings_of(r: Request | CertifiedRun) -> dict[str, Any]:
+    """Keyword arguments of `certify_training` that repeat a request or a run on the same or other data and threats."""
+    return {
+        "solver": r.solver,
+        "relational": r.relational,
+        "unroll": r.unroll,
+        "prediction": r.prediction,
+        "select": r.select,
+        "test_threat": r.test_threat,
+        "theta0": r.start,
+    }
 
 
 def _run(r: Request, made: Engine, hear: Callbacks, archive: Archive | None) -> CertifiedRun:

@@ -151,7 +151,8 @@ def shared(command: Callable[..., None]) -> Callable[..., None]:
         command(config, **{name: values[name] for name in own if name != "config"})
 
     called.__doc__, called.__name__ = command.__doc__, command.__name__
-    setattr(called, "__signature__", inspect.Signature([*parameters, *mine]))  # noqa: B010 - a function has no such field
+    described: Any = called
+    described.__signature__ = inspect.Signature([*parameters, *mine])
     called.__annotations__ = {p.name: p.annotation for p in (*parameters, *mine)}
     return called
 
