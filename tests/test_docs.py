@@ -21,7 +21,7 @@ import mibp_cert
 from mibp_cert.cli import app
 from mibp_cert.config import defaults, merged
 from mibp_cert.nets import LOSSES
-from mibp_cert.threats.plain import KINDS, threat_from_json
+from mibp_cert.threats import KINDS, threat_from_json
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

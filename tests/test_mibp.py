@@ -256,14 +256,14 @@ def test_a_budget_of_zero_gives_the_pre_analysis_and_counts_it(settings: SolverS
 class _FindsNothing(Scip):
     """A solver that declares every program infeasible."""
 
-    def solve(self, program: Program, objectives: Any, limits: Any) -> Any:
+    def run(self, program: Program, objectives: Any, limits: Any) -> Any:
         return [failed(objective, Status.INFEASIBLE, 0.0) for objective in objectives]
 
 
 class _ClaimsNan(Scip):
     """A solver whose proven bound is NaN."""
 
-    def solve(self, program: Program, objectives: Any, limits: Any) -> Any:
+    def run(self, program: Program, objectives: Any, limits: Any) -> Any:
         return [Bound(math.nan, None, None, Status.OPTIMAL, 0, 0.0) for _ in objectives]
 
 

@@ -11,8 +11,7 @@ import pytest
 import mibp_cert as mc
 from mibp_cert.certify.tolerance import Tried, _Search, scaled
 from mibp_cert.errors import UserError
-from mibp_cert.threats.compose import Settled
-from mibp_cert.threats.plain import knows_missing
+from mibp_cert.threats import Settled
 
 NETWORK = mc.Network.mlp([2, 1])
 TRAINING = mc.Training(epochs=5, loss="cross-entropy", learning_rate=0.5)
@@ -51,7 +50,7 @@ THREATS: list[Any] = [
 
 @pytest.mark.parametrize("threat", THREATS, ids=lambda t: str(t.to_json()))
 def test_a_threat_read_from_its_plain_data_is_the_same_set(threat: Any) -> None:
-    table = frame() if knows_missing(threat) else frame().fillna({"age": 40.0})
+    table = frame() if threat.knows_missing() else frame().fillna({"age": 40.0})
     data = mc.Dataset.from_frame(table, "ill")
     again = mc.threat_from_json(threat.to_json())
     assert again.to_json() == threat.to_json()

@@ -51,9 +51,10 @@ from mibp_cert.threats import (
     TargetNoise,
     Threat,
     column,
+    in_words,
     label_is,
+    threat_from_json,
 )
-from mibp_cert.threats.plain import in_words, threat_from_json
 
 if TYPE_CHECKING:
     from mibp_cert.certify.audit import AuditSettings, verify

@@ -24,10 +24,8 @@ from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSettings
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network
-from mibp_cert.options import network_of, threat_of
-from mibp_cert.threats import Missing, Threat
-from mibp_cert.threats.compose import Catalogued
-from mibp_cert.threats.plain import nearest, threat_from_json
+from mibp_cert.options import IMAGES, network_of, threat_of
+from mibp_cert.threats import Catalogued, Missing, Threat, nearest, threat_from_json
 
 Config = dict[str, dict[str, Any]]
 
@@ -219,7 +217,8 @@ def job_of(config: Config) -> Job:
     if config["select"]["rule"] == "best-validation" and section["source"] not in NAMES:
         config["select"]["least_accuracy"], note = _good_enough(config["select"], network, data, threat, training)
         said += note
-    effective = {**config, "training": {**plain}, "threat": threat.to_json()}
+    rows = effective_batch_size(len(data.train), training.batch_size)
+    effective = {**config, "training": {**plain, "batch_size": rows}, "threat": threat.to_json()}
     return Job(
         effective,
         data,
@@ -242,14 +241,17 @@ def _with_usual(config: Config, data: Split) -> Config:
     usual: dict[str, dict[str, Any]] = {
         "training": {"loss": loss, "learning_rate": 0.2 if own and classes else 0.1, "epochs": 20 if own else 10},
         "select": {"rule": "best-validation" if own and classes else "last"},
-        "network": {"hidden": "none"} if own else {},
+        "network": {"hidden": "none"} if own or data.name == IMAGES else {"hidden": "20"},
     }
+    if data.name == IMAGES:
+        usual["network"]["conv"] = "8,4,4"
     filled = {
         section: {key: usual.get(section, {}).get(key) if value is None else value for key, value in values.items()}
         for section, values in config.items()
     }
-    if own and classes and filled["network"]["logits"] is None and filled["training"]["loss"] == "cross-entropy":
-        filled["network"]["logits"] = 1 if len(data.train.classes) == 2 else None
+    if filled["network"]["logits"] is None:
+        one = own and len(data.train.classes) == 2 and filled["training"]["loss"] == "cross-entropy"
+        filled["network"]["logits"] = 1 if one else data.train.one_hot.shape[1]
     return filled
 
 

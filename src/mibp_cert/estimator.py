@@ -33,9 +33,7 @@ from mibp_cert.errors import UserError
 from mibp_cert.nets import Network
 from mibp_cert.options import ACTIVATIONS, Start
 from mibp_cert.report.progress import progress_bars, show_training
-from mibp_cert.threats import Missing, Nothing, Threat
-from mibp_cert.threats.compose import Catalogued
-from mibp_cert.threats.plain import knows_missing, names_rows
+from mibp_cert.threats import Catalogued, Missing, Nothing, Threat
 
 Table = pd.DataFrame | ArrayLike
 
@@ -116,7 +114,7 @@ class _Certified(BaseEstimator):
         return tags
 
     def _knows_missing(self) -> bool:
-        return isinstance(self.threat, Threat) and knows_missing(self.threat)
+        return isinstance(self.threat, Threat) and self.threat.knows_missing()
 
     # Tables -----------------------------------------------------------------------------------------------------------
 
@@ -155,7 +153,7 @@ class _Certified(BaseEstimator):
         if missing.any():
             if threat is not None and not isinstance(threat, Catalogued):
                 raise UserError("Rules cannot be combined with missing values in the inputs; fill them in.")
-            threat = Missing() if threat is None else threat if knows_missing(threat) else threat & Missing()
+            threat = Missing() if threat is None else threat if threat.knows_missing() else threat & Missing()
         return run.bind_inputs(x, threat, missing=missing), frame.index
 
     # Training ---------------------------------------------------------------------------------------------------------
@@ -168,7 +166,7 @@ class _Certified(BaseEstimator):
         whole: Dataset = make(x, missing)
         data: Dataset | Split = whole
         if self.select == "best-validation":
-            if self.threat is not None and names_rows(self.threat):
+            if self.threat is not None and self.threat.uses_rows():
                 raise UserError(
                     "The threat names rows by their numbers, which change when some rows are kept for validation; use "
                     "select='last', or a condition such as .where(column('age') >= 65)."
@@ -218,7 +216,8 @@ class _Certified(BaseEstimator):
             )
         if not self.run_.reached:
             warnings.warn(
-                f"The bounds diverged at step {self.run_.diverged}: nothing can be certified; use a smaller eps or rate.",
+                f"The bounds diverged at step {self.run_.diverged}: nothing can be certified, and predict_nominal is the clean "
+                f"model after step {self.run_.steps} only; use a smaller eps or learning rate, or fewer epochs.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -258,9 +257,10 @@ class _Certified(BaseEstimator):
 
     @property
     def bounds_(self) -> Box:
-        """Bounds of every trained parameter: `bounds_.lower`, `bounds_.upper`."""
+        """Bounds of every trained parameter: `bounds_.lower`, `bounds_.upper`; refused where they diverged."""
         check_is_fitted(self)
         run: CertifiedRun = self.run_
+        run.check_reached()
         return run.bounds
 
     @property
@@ -334,6 +334,13 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
         """Class numbers as the labels handed in, −1 as the label for abstaining."""
         if (classes >= 0).all():
             return np.asarray(self.classes_[classes])
+        if self.abstain_label is None and -1 in self.classes_.tolist():
+            warnings.warn(
+                f"−1 is a class: {str(self.abstain_label_).replace('-', '−')} stands for abstaining (abstain_label_); choose "
+                "another value with abstain_label=…, or read the table of certify().",
+                UserWarning,
+                stacklevel=3,
+            )
         out = np.array(self.classes_[classes], dtype=object)
         out[classes < 0] = self.abstain_label_
         return out if self.classes_.dtype.kind == "O" else np.array(out.tolist())
@@ -364,18 +371,18 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
         margin: float = 0.0,
         attack: bool = True,
     ) -> pd.DataFrame:
-        """A table with one line per row, index kept: class, certified, margin bounds, attacked class, reason for abstaining; with
-        `y`, also the true label and whether a certified class is correct."""
+        """A table with one line per row, index kept: class (or the word "abstain"), certified, margin bounds, attacked class,
+        reason for abstaining; with `y`, also the true label and whether a certified class is correct."""
         inputs, index = self._inputs(X, threat)
         run: CertifiedRun = self.run_
         answer = run.certify_inputs(inputs, margin=margin)
         found = attack_rows(run, inputs, self.attack) if attack else None
-        table = class_table(run, inputs, answer, found, index, self.abstain_label_)
+        table = class_table(run, inputs, answer, found, index)
         if y is not None:
             labels = column_or_1d(y)
             check_consistent_length(table, labels)
             table.insert(1, "label", labels)
-            table.insert(2, "correct", answer.certified & (table["class"].to_numpy() == labels))
+            table.insert(2, "correct", answer.certified & (self.classes_[answer.classes] == labels))
         return table
 
     def blame(self, X: Table, *, top: int = 10, verified: bool = True) -> Blame:
@@ -477,10 +484,7 @@ class CertifiedRegressor(RegressorMixin, _Certified):
         """The output of the model trained on the data as handed in; `predict_interval` is what is proven."""
         inputs, _ = self._inputs(X)
         run: CertifiedRun = self.run_
-        column = run.train.target
-        assert column is not None
-        outputs = nominal_outputs(run.network, run.theta, inputs.x)[:, 0]
-        return np.asarray(column.scale * outputs + column.shift)
+        return run.train.in_units(nominal_outputs(run.network, run.theta, inputs.x))[:, 0]
 
     def predict_nominal(self, X: Table) -> NDArray[np.float64]:
         """The same as `predict`."""

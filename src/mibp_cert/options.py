@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from mibp_cert.data import Split
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Tanh
-from mibp_cert.threats import AnyCategory, Budget, LabelFlips, LInf, Nothing, TargetNoise
-from mibp_cert.threats.compose import Catalogued
+from mibp_cert.threats import AnyCategory, Budget, Catalogued, LabelFlips, LInf, Nothing, TargetNoise
 
+IMAGES = "digits"
+"""The data set whose rows are images."""
 ACTIVATIONS: dict[str, Activation] = {
     "relu": ReLU(),
     "leaky-relu": LeakyReLU(),
@@ -84,23 +85,21 @@ def _amount(text: str) -> tuple[float, bool]:
 
 def network_of(
     data: Split,
-    hidden: str | Sequence[int] | None,
+    hidden: str | Sequence[int],
     activation: str,
     conv: str | Sequence[int] | None,
-    logits: int | None,
+    logits: int,
 ) -> Network:
     """A fully connected network, after one convolution where the data are images."""
     if activation not in ACTIVATIONS:
         raise UserError(f"There is no activation called {activation!r}; choose one of {', '.join(ACTIVATIONS)}.")
     between = ACTIVATIONS[activation]
-    last = logits or data.train.one_hot.shape[1]
-    image = data.name == "digits"
-    sizes = _sizes(hidden if hidden is not None else ("" if image else "20"))
-    if conv is not None and not image:
-        raise UserError("--conv is for image data; choose the data set digits.")
-    if not image:
-        return Network.mlp([data.train.features, *sizes, last], activation=between)
-    numbers = _sizes(conv or "8,4,4")
+    sizes = _sizes(hidden)
+    if conv is not None and data.name != IMAGES:
+        raise UserError(f"--conv is for image data; choose the data set {IMAGES}.")
+    if conv is None:
+        return Network.mlp([data.train.features, *sizes, logits], activation=between)
+    numbers = _sizes(conv)
     if len(numbers) != 3:
         raise UserError(f"--conv takes filters,kernel,stride such as 8,4,4; got {conv!r}.")
     first = Conv2d(1, filters=numbers[0], kernel=numbers[1], stride=numbers[2])
@@ -109,7 +108,7 @@ def network_of(
         features = int(np.prod(first.output_shape(shape)))
     except UserError as error:
         raise UserError(f"{error}, but the input has 1 channel of 8 × 8.") from None
-    rest = Network.mlp([features, *sizes, last], activation=between)
+    rest = Network.mlp([features, *sizes, logits], activation=between)
     return Network((first, between, Flatten(), *rest.layers), shape)
 
 

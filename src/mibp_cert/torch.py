@@ -29,15 +29,18 @@ def _torch() -> Any:
 def from_torch(module: Any, shape: Shape | None = None) -> Start:
     """The network and the initial parameters of an `nn.Sequential`; `shape` (channels, height, width) where it takes images.
 
-    Weights become float64. An unsupported module is named with its place.
+    Weights become float64. A module without a counterpart, or one that would be trained otherwise than its layers say (frozen or
+    shared parameters, hooks, parametrisations, a forward of its own), is refused and named with its place.
     """
     nn = _torch().nn
-    if not isinstance(module, nn.Sequential):
+    if type(module) is not nn.Sequential:
         raise UserError(f"from_torch takes an nn.Sequential, got {type(module).__name__}; put the layers into one.")
+    parts = _flat(module, nn)
+    _check_plain(parts)
     layers: list[Layer] = []
     tensors: list[NDArray[np.float64]] = []
-    for place, part in enumerate(_flat(module, nn)):
-        if isinstance(part, nn.Identity):
+    for place, part in enumerate(parts):
+        if type(part) is nn.Identity:
             continue
         layers.append(_layer(place, part, nn))
         # PyTorch and this package keep weight and bias in the same order and shape.
@@ -53,6 +56,7 @@ def to_torch(run: CertifiedRun) -> Any:
 
     It takes encoded features, as `run.data` holds them; images as (rows, channels, height, width).
     """
+    run.check_reached()
     torch = _torch()
     nn, made = torch.nn, []
     for layer in run.network.layers:
@@ -80,15 +84,64 @@ def to_torch(run: CertifiedRun) -> Any:
 
 
 def _flat(module: Any, nn: Any) -> list[Any]:
-    """The modules of nested sequences, in order."""
-    return [inner for part in module for inner in (_flat(part, nn) if isinstance(part, nn.Sequential) else [part])]
+    """The modules of nested sequences, in order; the sequences themselves must do nothing else."""
+    if _own_ways(module):
+        raise UserError(f"The {type(module).__name__} {_own_ways(module)}; from_torch takes plain sequences only.")
+    return [inner for part in module for inner in (_flat(part, nn) if type(part) is nn.Sequential else [part])]
+
+
+def _own_ways(module: Any) -> str:
+    """What makes a module compute or train otherwise than its type says; empty if nothing does."""
+    hooks = [name for name, found in vars(module).items() if name.endswith("_hooks") and found]
+    # State dictionaries are written and read without touching what is computed.
+    if [name for name in hooks if "state_dict" not in name]:
+        return "has hooks"
+    if "forward" in vars(module):
+        return "has a forward of its own"
+    return ""
+
+
+def _check_plain(parts: list[Any]) -> None:
+    """Refuse modules whose parameters are not trained as those of independent, plain layers."""
+    modules: set[int] = set()
+    owners: set[int] = set()
+    for place, part in enumerate(parts):
+        parameters = dict(part.named_parameters())
+        why = _own_ways(part)
+        if hasattr(part, "parametrizations") or any(name.endswith("_orig") for name in parameters):
+            why = "has a parametrisation (such as spectral_norm or pruning)"
+        elif parameters and id(part) in modules:
+            why = "is used twice"
+        for name, tensor in parameters.items():
+            if why:
+                break
+            if not tensor.requires_grad:
+                why = "is frozen (requires_grad=False)"
+            elif getattr(tensor, "_backward_hooks", None):
+                why = "has hooks on its gradients"
+            elif tensor.data_ptr() in owners:
+                why = f"shares its {name} with another module"
+        if why:
+            raise UserError(
+                f"Module {place}, {_said(part)}, {why}, so that PyTorch would train it otherwise: hand in plain layers."
+            )
+        modules.add(id(part))
+        owners.update(tensor.data_ptr() for tensor in parameters.values())
+
+
+def _said(part: Any) -> str:
+    """The module in one line."""
+    return " ".join(str(part).split())
 
 
 def _layer(place: int, part: Any, nn: Any) -> Layer:
     def refuse(why: str) -> UserError:
         known = "Linear, Conv2d, AvgPool2d, Flatten, ReLU, LeakyReLU, Sigmoid, Tanh"
-        return UserError(f"Module {place}, {part}, {why}; supported are {known}.")
+        return UserError(f"Module {place}, {_said(part)}, {why}; supported are {known}.")
 
+    supported = (nn.Linear, nn.Conv2d, nn.AvgPool2d, nn.Flatten, nn.LeakyReLU, nn.ReLU, nn.Sigmoid, nn.Tanh)
+    if type(part) not in supported:  # a subclass may compute anything
+        raise refuse("has no counterpart")
     match part:
         case nn.Linear():
             return Linear(part.in_features, part.out_features, part.bias is not None)

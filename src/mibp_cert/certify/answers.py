@@ -15,10 +15,14 @@ from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.certify.train import attack_steps
 from mibp_cert.errors import SoundnessError
 
-DIVERGED = "the bounds diverged"
+ABSTAIN_WORD = "abstain"
 POSSIBLE = "another class is possible: an attack on the data shows it"
 OPEN = "not proven: no attack changed it, but the bounds leave it open"
 UNTRIED = "not proven: the bounds leave it open"
+
+
+def _diverged(run: CertifiedRun) -> str:
+    return f"the bounds diverged at step {run.diverged}"
 
 
 def reasons(
@@ -27,7 +31,7 @@ def reasons(
     """Why each row abstains; empty text where its class is certified. `nominal`: classes of the clean model, `attacked`: classes
     under attack, if there was one."""
     if not run.reached:
-        return [DIVERGED] * len(answer.classes)
+        return [_diverged(run)] * len(answer.classes)
     words: Any = UNTRIED if attacked is None else np.where(attacked != nominal, POSSIBLE, OPEN)
     return [str(text) for text in np.where(answer.certified, "", words)]
 
@@ -37,14 +41,15 @@ def attack_rows(run: CertifiedRun, inputs: Inputs, settings: AttackSettings | No
     steps, begin = attack_steps(run)
     nominal = None if run.train.targets is not None else nominal_classes(run.network, run.theta, inputs.x)
     known = run.bounds if states_of(run.bounds) else None
-    return attack(run.network, steps, begin, run.threat.bind(run.train), inputs, nominal, known, settings)
+    found = attack(run.network, steps, begin, run.threat.bind(run.train), inputs, nominal, known, settings)
+    return found.in_units(run.train)
 
 
 def class_table(
-    run: CertifiedRun, inputs: Inputs, answer: Predictions, found: Attack | None, index: Any, label: Any
+    run: CertifiedRun, inputs: Inputs, answer: Predictions, found: Attack | None, index: Any
 ) -> pd.DataFrame:
-    """One line per row: `class` (or `label`, the word for abstaining), whether it is `certified`, bounds of the margin of the
-    class at the centre, the clean model's class, the attacked one, and the `reason` for abstaining."""
+    """One line per row: `class` (or the word "abstain", whatever the classes are), whether it is `certified`, bounds of the
+    margin of the class at the centre, the clean model's class, the attacked one, and the `reason` for abstaining."""
     nominal = nominal_classes(run.network, run.theta, inputs.x)
     attacked = None if found is None else found.attacked_classes(nominal)
     names = np.array(run.train.classes, dtype=object)
@@ -52,7 +57,7 @@ def class_table(
         raise SoundnessError("An attack contradicts a certified class: the bounds are not sound; report this.")
     return pd.DataFrame(
         {
-            "class": [names[c] if c >= 0 else label for c in answer.classes],
+            "class": [names[c] if c >= 0 else ABSTAIN_WORD for c in answer.classes],
             "certified": answer.certified,
             "margin_low": answer.margin,
             "margin_high": answer.margin_high,
@@ -69,16 +74,12 @@ def range_table(
 ) -> pd.DataFrame:
     """Regression: one line per row, in the target's units: the clean prediction, its proven range, and what attacks reach."""
     ranges = run.ranges_of(inputs, method)
-    column = run.train.target
-    scale, shift = (1.0, 0.0) if column is None else (column.scale, column.shift)
-    nominal = nominal_outputs(run.network, run.theta, inputs.x)[:, 0]
     table = {
-        "nominal": scale * nominal + shift,
+        "nominal": run.train.in_units(nominal_outputs(run.network, run.theta, inputs.x))[:, 0],
         "low": ranges.outputs.low[:, 0],
         "high": ranges.outputs.high[:, 0],
     }
     if found is not None:
-        table["attacked_low"] = scale * found.outputs.low[:, 0] + shift
-        table["attacked_high"] = scale * found.outputs.high[:, 0] + shift
-    reason = np.where(np.isfinite(ranges.outputs.low[:, 0]), "", DIVERGED if not run.reached else UNTRIED)
+        table["attacked_low"], table["attacked_high"] = found.outputs.low[:, 0], found.outputs.high[:, 0]
+    reason = np.where(np.isfinite(ranges.outputs.low[:, 0]), "", _diverged(run) if not run.reached else UNTRIED)
     return pd.DataFrame({**table, "reason": reason}, index=index)

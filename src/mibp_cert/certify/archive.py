@@ -29,7 +29,8 @@ from mibp_cert.engines.base import StepReport
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
+"""Ranges and attacks of a regression are in the units of its targets since 2."""
 KEEP = 1 << 30
 """Bytes of steps that are kept; above, the oldest sets are dropped (their records stay)."""
 
@@ -246,13 +247,7 @@ class Archive:
 
     def read_result(self) -> dict[str, Array] | None:
         """What was found, if the run is over."""
-        if not (self.path / "result.json").exists():
-            return None
-        plain = opened(self.path / "result.json")
-        content = (self.path / "test.npz").read_bytes() if (self.path / "test.npz").exists() else b""
-        if plain["previous"] != self._last or plain["arrays"] != digest(content):
-            raise UserError(f"The result in {self.path} was altered or belongs to another run; remove result.json.")
-        return unpack(content)
+        return read_result(self.path, self._last)
 
     def load(self, number: int) -> dict[str, Array]:
         return read_step(self.path, number)
@@ -277,6 +272,26 @@ def read_chain(path: Path) -> tuple[list[StepRecord], str, set[int]]:
         dropped |= set(plain["dropped"])
         records.append(StepRecord.of_json(plain))
     return records, last, dropped
+
+
+def read_result(path: Path, last: str) -> dict[str, Array] | None:
+    """What a run found, if it is over; `UserError` if that is not what was written after the record with the hash `last`."""
+    if not (path / "result.json").exists():
+        return None
+    plain = opened(path / "result.json")
+    content = (path / "test.npz").read_bytes() if (path / "test.npz").exists() else b""
+    if plain["previous"] != last or plain["arrays"] != digest(content):
+        raise UserError(f"The result in {path} was altered or belongs to another run; remove result.json.")
+    return unpack(content)
+
+
+def read_request(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """What was asked for: its description, and the data; `UserError` if these are not what was written."""
+    kept = opened(path / "run.json")
+    content = (path / "data.npz").read_bytes() if (path / "data.npz").exists() else b""
+    if digest(content) != kept["data"]:
+        raise UserError(f"The data in {path} were cut short or altered.")
+    return kept["description"], unpack(content)
 
 
 def read_step(path: Path, number: int) -> dict[str, Array]:

@@ -8,7 +8,7 @@ attack contradicts is a soundness bug and stops the run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mibp_cert.certify.bounds import Inputs, LinearPart, relational_form, states_of
 from mibp_cert.certify.predict import ABSTAIN, Predictions, Ranges, margin_pairs
+from mibp_cert.data import Dataset
 from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.relational import CaseSet, RelationalEngine, RelationalSet, RelationalSettings
@@ -70,6 +71,11 @@ class Attack:
     def inner(self) -> Box:
         """Smallest box around all models reached: how much of a bound is real."""
         return Box(self.theta.min(axis=0), self.theta.max(axis=0))
+
+    def in_units(self, train: Dataset) -> Attack:
+        """The same attack with its outputs in the units of the user's targets."""
+        ends = (train.in_units(end) for end in (self.outputs.low, self.outputs.high))
+        return replace(self, outputs=Interval(*ends))
 
     def save(self, path: Path) -> None:
         """Write the witness dataset as a NumPy archive (`x`, one-hot `y`)."""

@@ -23,8 +23,7 @@ from mibp_cert.data import Dataset, Split
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.threats import Noise
-from mibp_cert.threats.compose import Catalogued, Settled
+from mibp_cert.threats import Catalogued, Noise, Settled
 
 LABEL = "(label)"
 

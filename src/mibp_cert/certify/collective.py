@@ -25,7 +25,7 @@ from mibp_cert.engines import concrete
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.solvers import Limits, Objective, Program, ProgramBuilder, WorkerPool, solver_named
+from mibp_cert.solvers import FEASIBILITY, Limits, Objective, Program, ProgramBuilder, WorkerPool, solver_named
 from mibp_cert.solvers.program import FREE, Index
 from mibp_cert.threats import Budgeted, Plain, Segments
 
@@ -96,7 +96,7 @@ def _proven(run: CertifiedRun, states: tuple[RelationalSet, ...], x: Array, nomi
         found = [value for _, value in pool.map(_largest, ([t for t in tasks if t is not None], limits), groups)]
     if any(value is None or not np.isfinite(value) for value in found):
         return len(x)
-    return min(len(x), int(np.floor(max(value for value in found if value is not None) + 1e-6)))
+    return min(len(x), int(np.floor(max(value for value in found if value is not None) + (1 + len(x)) * FEASIBILITY)))
 
 
 def _program(run: CertifiedRun, state: RelationalSet, x: Array, nominal: Index) -> tuple[Program, Objective] | None:

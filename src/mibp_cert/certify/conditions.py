@@ -12,15 +12,16 @@ import numpy as np
 from scipy import sparse
 
 from mibp_cert.certify.bounds import Inputs, check_method, enclose, solve
+from mibp_cert.data import Column
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.encode import Encoder
-from mibp_cert.engines.exact import TOLERANCE, SolverSettings
+from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.mibp import treatments
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder
 from mibp_cert.nets import Network
-from mibp_cert.solvers import Affine, Limits, Objective, Program, WorkerPool, solver_named
+from mibp_cert.solvers import FEASIBILITY, Affine, Limits, Objective, Program, WorkerPool, solver_named
 from mibp_cert.threats.compiler import Compiler
 from mibp_cert.threats.formulas import Comparison, Expression, Formula, Joined
 
@@ -31,18 +32,19 @@ LIMIT = 60.0
 class Conditions:
     """What a user's condition is written with: outputs of the network for given rows, and its parameters."""
 
-    def __init__(self, network: Network, theta: Array, rows: int) -> None:
-        self.network, self._theta, self.rows = network, theta, range(rows)
+    def __init__(self, network: Network, theta: Array, rows: int, target: Column | None = None) -> None:
+        self.network, self._theta, self.rows, self._target = network, theta, range(rows), target
 
     def out(self, row: int, output: int = 0) -> Expression:
-        """Output (logit) number `output` for a row."""
+        """Output number `output` for a row: a logit, or the value of a regression in the units of its targets."""
         if not self.rows:
             raise UserError("The condition speaks of outputs; hand in the rows they are for: holds(run, condition, x).")
         if row not in self.rows or not 0 <= output < self.network.logits:
             raise UserError(
                 f"There is no output {output} of row {row}; there are {len(self.rows)} row(s) with {self.network.logits} each."
             )
-        return Expression({("o", row * self.network.logits + output): 1.0})
+        scale, shift = (1.0, 0.0) if self._target is None else (self._target.scale, self._target.shift)
+        return Expression({("o", row * self.network.logits + output): scale}, shift)
 
     def parameter(self, name: str, *index: int) -> Expression:
         """An entry of a parameter tensor, such as `parameter("0.weight", 3, 1)`."""
@@ -200,7 +202,7 @@ def _unbreakable(
         limits = Limits(min(LIMIT, settings.seconds_per_program), settings.nodes_per_program, 1e-5)
         task = (settings.solver, program, Objective(objective, False), limits)
         ((_, proven),) = list(pool.map(_least, task, [[0]]))
-        if proven is not None and proven > 10.0 * TOLERANCE:
+        if proven is not None and proven > 10.0 * FEASIBILITY:
             return True
     return False
 

@@ -9,12 +9,13 @@ class at the centre of the set can be certified, so only its margins are bounded
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.certify.bounds import Inputs, check_method, enclose, solve
+from mibp_cert.data import Column
 from mibp_cert.engines.base import Box, StepReport
 from mibp_cert.engines.concrete import evaluate
 from mibp_cert.engines.exact import SolverSettings
@@ -68,6 +69,16 @@ class Ranges:
     @property
     def width(self) -> Array:
         return self.outputs.high - self.outputs.low
+
+    def in_units(self, target: Column | None) -> Ranges:
+        """The same ranges in the units of the user's targets, rounded outward; `target`: how those became the model's."""
+        if target is None:
+            return self
+        low, high = (target.scale * end for end in (self.outputs.low, self.outputs.high))
+        slip = 4.0 * np.finfo(float).eps  # one rounding of the product, one of the sum
+        low = low + target.shift - slip * (np.abs(low) + abs(target.shift))
+        high = high + target.shift + slip * (np.abs(high) + abs(target.shift))
+        return replace(self, outputs=Interval(low, high))
 
     def certified_error(self, targets: Array) -> Array:
         """Largest possible absolute error of each row."""

@@ -202,19 +202,20 @@ def holds(
 ) -> Verdict:
     """Does a condition on outputs and parameters hold for every model of the set?
 
-    `condition` gets a model `m` with `m.out(row, k)` (output `k` for a row of `x`), `m.parameter(name, i, j)` and the clean
-    model's `m.clean(name, i, j)`, and returns a formula of the rules' language: comparisons, `&`, `|`, `~`, `implies`. Linear
-    conditions, and products of two linear expressions, are decided by bounds in every engine; with `method="exact"` the solver
-    decides whether a model of the set can break the condition as a whole. What holds with equality at best, or only up to the
-    solver's tolerance, stays open.
+    `condition` gets a model `m` with `m.out(row, k)` (output `k` for a row of `x`; of a regression in the units of its targets),
+    `m.parameter(name, i, j)` and the clean model's `m.clean(name, i, j)`, and returns a formula of the rules' language:
+    comparisons, `&`, `|`, `~`, `implies`. Linear conditions, and products of two linear expressions, are decided by bounds in
+    every engine; with `method="exact"` the solver decides whether a model of the set can break the condition as a whole. What
+    holds with equality at best, or only up to the solver's tolerance, stays open.
 
     >>> from mibp_cert import LInf, Network, Training, certify_training, two_moons
     >>> run = certify_training(Network.mlp([2, 2]), two_moons(0), LInf(0.01), Training(epochs=1))
     >>> holds(run, lambda m: m.parameter("0.bias", 0) - m.clean("0.bias", 0) <= 1.0)
     HOLDS
     """
+    run.check_reached()
     rows = np.zeros((1, run.network.features)) if x is None else _rows(run, x)
-    model = Conditions(run.network, run.theta, len(rows) if x is not None else 0)
+    model = Conditions(run.network, run.theta, len(rows) if x is not None else 0, run.train.target)
     formula = condition(model)
     if not isinstance(formula, Formula):
         raise UserError(f"The condition must return a rule such as a <= b, got {formula!r}.")

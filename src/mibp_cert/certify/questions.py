@@ -48,7 +48,7 @@ class Questions:
             return {}  # nothing is known about the training asked for
         x, found = run.data.test.x, dict[str, Any]()
         if self.margin is not None:
-            inputs = run.certify(x, threat=run.test_threat, margin=self.margin)
+            inputs = run.certify_inputs(run.test_inputs(), margin=self.margin)
             found["margin"] = {
                 "at_least": self.margin,
                 "certification_rate": inputs.certification_rate(),

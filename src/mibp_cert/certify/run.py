@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,10 @@ from mibp_cert.data import Dataset, Split, effective_batch_size, steps_per_epoch
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import SolverSettings
 from mibp_cert.engines.relational import RelationalSettings
-from mibp_cert.engines.rounding import Array, Interval
+from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.nets import SGD, Network, learning_rates
 from mibp_cert.threats import Threat
-from mibp_cert.threats.plain import depends_on_labels
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,9 @@ class EpochRecord:
 class CertifiedRun:
     """Bounds on every parameter (`bounds.lower`, `bounds.upper`), the clean model `theta`, and certified predictions.
 
-    Whatever dataset of the threat was really used, the trained parameters lie in `bounds`.
+    Whatever dataset of the threat was really used, the parameters after exactly `steps` steps lie in `bounds`. If the bounds
+    `diverged` before the training asked for was over, `bounds` and `theta` speak of an earlier step; whatever speaks of the
+    trained model (`certify`, `ranges`, `save_bounds`, the questions) then abstains or refuses.
     """
 
     network: Network
@@ -161,7 +162,7 @@ class CertifiedRun:
     test: Predictions | None
     """Certified classes of the test points."""
     test_ranges: Ranges | None
-    """Regression: ranges of the outputs of the test points."""
+    """Regression: ranges of the outputs of the test points, in the units of the targets."""
     nominal: NDArray[np.intp] | None
     """Classes that the clean model gives to the test points."""
     attack: Attack | None
@@ -169,9 +170,10 @@ class CertifiedRun:
     """Whether the same request gives the same bits again; wall-clock limits of a solver cannot be repeated."""
 
     def __repr__(self) -> str:
+        gone = "" if self.diverged is None else f", diverged at step {self.diverged}"
         return (
             f"CertifiedRun({self.engine}, {self.network.layout.size} parameters, {self.steps} steps, mean radius "
-            f"{self.bounds.radius.mean():.3g})"
+            f"{self.bounds.radius.mean():.3g}{gone})"
         )
 
     @property
@@ -195,12 +197,14 @@ class CertifiedRun:
     @property
     def errors(self) -> dict[str, float | None]:
         """Regression: mean absolute error on the test points, clean, attacked and certified (the largest possible one for each
-        point), and mean width of the outputs' ranges, attacked and certified; None where nothing is known."""
+        point), and mean width of the outputs' ranges, attacked and certified, in the units of the targets; None where nothing
+        is known."""
         if self.test_ranges is None or not isinstance(self.data, Split) or self.data.test.targets is None:
             return {}
-        targets = self.data.test.targets
+        targets = self.train.in_units(self.data.test.targets)
+        outputs = self.train.in_units(nominal_outputs(self.network, self.theta, self.data.test.x))
         found: dict[str, Any] = {
-            "nominal_error": np.abs(nominal_outputs(self.network, self.theta, self.data.test.x) - targets),
+            "nominal_error": np.abs(outputs - targets),
             "certified_error": self.test_ranges.certified_error(targets),
             "range_mean": self.test_ranges.width,
         }
@@ -208,8 +212,7 @@ class CertifiedRun:
             low, high = self.attack.outputs.low, self.attack.outputs.high
             found["attacked_error"] = np.maximum(high - targets, targets - low)
             found["attacked_range_mean"] = high - low
-        scale = 1.0 if self.train.target is None else self.train.target.scale
-        means = {name: scale * float(np.mean(values)) for name, values in found.items()}
+        means = {name: float(np.mean(values)) for name, values in found.items()}
         return {name: value if math.isfinite(value) else None for name, value in means.items()}
 
     @property
@@ -292,7 +295,7 @@ class CertifiedRun:
         if self.train.targets is not None:
             plain = Dataset.regression(rows, np.zeros(len(rows)), columns, missing)
             return Inputs(rows, threat.bind(plain.ranged(self.train)))
-        if labels is None and depends_on_labels(threat):
+        if labels is None and threat.reads_labels():
             raise UserError("The threat depends on the rows' labels; hand them in with labels=.")
         given = [self.train.classes[0]] * len(rows) if labels is None else labels
         labelled = Dataset.of(rows, given, self.train.classes, columns, missing)
@@ -314,18 +317,7 @@ class CertifiedRun:
         method = method or self.prediction
         if not self.reached:
             return unknown_ranges(self.network, inputs.x, method)
-        return self.in_units(predict_ranges(self.network, self.bounds, inputs, method, self.solver))
-
-    def in_units(self, found: Ranges) -> Ranges:
-        """Ranges of outputs in the units of the user's targets, rounded outward."""
-        column = self.train.target
-        if column is None:
-            return found
-        ends = [
-            np.nextafter(column.scale * end + column.shift, away) + sign * 4.0 * np.finfo(float).eps * abs(column.shift)
-            for end, away, sign in ((found.outputs.low, -np.inf, -1.0), (found.outputs.high, np.inf, 1.0))
-        ]
-        return replace(found, outputs=Interval(*ends))
+        return predict_ranges(self.network, self.bounds, inputs, method, self.solver).in_units(self.train.target)
 
     def predict(self, x: ArrayLike) -> NDArray[np.intp]:
         """Certified class numbers, −1 for abstain."""
@@ -344,6 +336,7 @@ class CertifiedRun:
 
     def save_bounds(self, path: str | Path) -> None:
         """Write `lower`, `upper`, the clean model `theta` and the parameters' names as a NumPy archive."""
+        self.check_reached()
         names = np.array([self.network.layout.describe(i) for i in range(self.network.layout.size)])
         with Path(path).open("wb") as target:
             np.savez(target, lower=self.bounds.lower, upper=self.bounds.upper, theta=self.theta, names=names)

@@ -147,7 +147,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, Balls]) -> dict[str, Balls]:
                     out = _each(v[0], lambda a: a.max(flint.arb(0)))
                 case "step":
                     out = _each(v[0], _closed if node.attribute else _open)
-                case "smooth":
+                case "smooth" if node.attribute in _SMOOTH:
                     out = _each(v[0], _SMOOTH[node.attribute])
                 case "sum":
                     out = np.asarray(v[0].sum(axis=node.attribute), dtype=object)
@@ -156,9 +156,8 @@ def evaluate(graph: Graph, inputs: Mapping[str, Balls]) -> dict[str, Balls]:
                 case "reshape":
                     out = v[0].reshape(node.shape)
                 case _:
-                    raise UnsupportedOperation(
-                        f"The second opinion has no rule for the operation '{node.op}' of {node.origin}."
-                    )
+                    what = node.attribute if node.op == "smooth" else node.op
+                    raise UnsupportedOperation(f"there is no second rule for '{what}' of {node.origin}")
             values.append(np.asarray(out, dtype=object))
         return {name: values[number] for name, number in graph.outputs.items()}
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.certify.archive import digest, opened, unpack
+from mibp_cert.certify.archive import digest, read_request
 from mibp_cert.certify.attack import Attack, AttackSettings
 from mibp_cert.certify.predict import Predictions, Ranges
 from mibp_cert.certify.run import CertifiedRun, Selection, Training
@@ -23,8 +23,7 @@ from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.nets import LAYERS, Network
 from mibp_cert.solvers.program import ProgramBuilder
-from mibp_cert.threats import Threat
-from mibp_cert.threats.plain import threat_from_json
+from mibp_cert.threats import Threat, threat_from_json
 
 PARTS = ("train", "validation", "test")
 _ELSEWHERE = ("jobs", "parallel")
@@ -108,13 +107,7 @@ class Request:
     @classmethod
     def read(cls, path: str | Path, threat: Threat | None = None) -> Request:
         """The request behind a run directory; `threat` where it cannot be written to a file (rules)."""
-        path = Path(path)
-        kept = opened(path / "run.json")
-        plain = kept["description"]
-        content = (path / "data.npz").read_bytes()
-        if digest(content) != kept["data"]:
-            raise UserError(f"The data in {path} were cut short or altered.")
-        arrays = unpack(content)
+        plain, arrays = read_request(Path(path))
         target = plain["data"]["target"]
         parts = [
             _dataset(name, arrays, plain["data"], None if target is None else column_of(target))
@@ -153,7 +146,7 @@ def _set_digest(threat: Threat, data: Dataset) -> str:
     members = threat.bind(data)
     hull = members.hull()
     parts = [getattr(hull, f.name) for f in fields(hull)]
-    if "'rules'" in str(threat.to_json()):
+    if not members.described:
         builder = ProgramBuilder()
         builder.bilinear = members.bilinear
         cells = members.constraints(builder, np.arange(len(data), dtype=np.intp))

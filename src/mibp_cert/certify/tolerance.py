@@ -7,7 +7,7 @@ value, and an attack within `T(v)` works for every larger one. So for each test 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,12 +23,9 @@ from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import Diverged, SoundnessError, UserError
 from mibp_cert.nets import Network
 from mibp_cert.solvers.spread import spread
-from mibp_cert.threats import Budget, LabelFlips, Nothing, Threat
-from mibp_cert.threats.compose import All, Catalogued
-from mibp_cert.threats.plain import knows_missing, threat_from_json
+from mibp_cert.threats import All, Budget, Catalogued, LabelFlips, Nothing, Threat
 
 Hear = Callable[[str], None]
-AMOUNTS = ("eps", "to", "up", "down")
 VARIED = ("amount", "rows", "flips")
 DOUBLINGS = 30
 
@@ -40,28 +37,13 @@ def scaled(threat: Threat, factor: float) -> Catalogued:
     >>> scaled(LInf({"age": 1.0}), 0.5).to_json()
     {'kind': 'linf', 'eps': {'age': 0.5}}
     """
-
-    def times(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: times(v) for key, v in value.items()}
-        return [times(v) for v in value] if isinstance(value, list) else factor * float(value)
-
-    def walk(plain: Mapping[str, Any]) -> dict[str, Any]:
-        if factor == 0 and any(key in AMOUNTS for key in plain):
-            return {"kind": "nothing"}
-        out = {key: times(value) if key in AMOUNTS else value for key, value in plain.items()}
-        if "threat" in out:
-            out["threat"] = walk(out["threat"])
-        if "threats" in out:
-            out["threats"] = [walk(part) for part in out["threats"]]
-        return out
-
-    plain = threat.to_json()
-    if not any(f"'{name}':" in str(plain) for name in AMOUNTS):
+    if not isinstance(threat, Catalogued):
+        raise UserError("Rules have no amount that could be varied; vary their base, or write another function.")
+    if not threat.has_amounts():
         raise UserError(
             "This threat has no amount that could be varied; name one (--eps), or vary the wrong labels (--vary flips)."
         )
-    return threat_from_json(walk(plain))
+    return threat.scaled(factor)
 
 
 @dataclass(frozen=True)
@@ -94,12 +76,12 @@ class Family:
 def _in_rows(threat: Catalogued, rows: int) -> Catalogued:
     """The threat in at most so many rows; missing values stay unknown wherever they are."""
     parts = threat.threats if isinstance(threat, All) else (threat,)
-    some = [part for part in parts if not knows_missing(part)]
+    some = [part for part in parts if not part.knows_missing()]
     if not some:
         raise UserError("Only missing values are in doubt: say what else may be wrong in some rows, such as --eps.")
     limited: Catalogued = Budget(some[0] if len(some) == 1 else All(tuple(some)), rows=rows)
     for part in parts:
-        limited = limited & part if knows_missing(part) else limited
+        limited = limited & part if part.knows_missing() else limited
     return limited
 
 

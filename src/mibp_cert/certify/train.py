@@ -38,9 +38,7 @@ from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Network, Step, loss_named, trace_steps
 from mibp_cert.solvers import Capability, WorkerPool, solver_named
-from mibp_cert.threats import Missing, Nothing, Threat, ThreatSet
-from mibp_cert.threats.compose import Catalogued
-from mibp_cert.threats.plain import knows_missing
+from mibp_cert.threats import Catalogued, Missing, Nothing, Threat, ThreatSet
 
 ENGINES = ("interval", "crown", "mibp", "relational")
 DIVERGED = 1e6
@@ -323,9 +321,10 @@ def _answer(
             known = chosen.box if states_of(chosen.box) else None
             found = attack(r.network, single, begin, members, inputs, nominal, known, r.attack)
             check_certificates(found, answer, chosen.box)
+            found = found.in_units(r.train)
     return {
         "test": answer if isinstance(answer, Predictions) else None,
-        "test_ranges": answer if isinstance(answer, Ranges) else None,
+        "test_ranges": answer.in_units(r.train.target) if isinstance(answer, Ranges) else None,
         "nominal": nominal,
         "attack": found,
     }
@@ -341,7 +340,7 @@ def _input_threat(data: Split | Dataset, threat: Threat | None) -> Threat | None
         return Missing()
     if not isinstance(threat, Catalogued):
         raise UserError("The test rows have missing values, which rules cannot be combined with; fill them in.")
-    return threat if knows_missing(threat) else threat & Missing()
+    return threat if threat.knows_missing() else threat & Missing()
 
 
 def explain_support(graph: Graph, engine: Engine) -> list[str]:

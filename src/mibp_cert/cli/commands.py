@@ -18,7 +18,7 @@ from mibp_cert.config import Config, Job, job_of, plain_config, with_eps
 from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.report.progress import progress_bars, show_training
 from mibp_cert.report.tables import epochs_table, side_by_side, summary
-from mibp_cert.threats.plain import in_words
+from mibp_cert.threats import in_words
 
 OUTPUT = "Output"
 ASKED = "Questions beyond the class"
@@ -103,7 +103,10 @@ def certify(
     if witness is not None and runs[-1].attack is not None:
         runs[-1].attack.save(witness)
         console.print(f"Strongest attack dataset written to {witness}", soft_wrap=True)
-    if bounds is not None:
+    if bounds is not None and not runs[-1].reached:
+        gone = f"they diverged at step {runs[-1].diverged}, and the trained models may lie outside"
+        console.print(f"Bounds of {runs[-1].engine} are not saved: {gone}.", soft_wrap=True)
+    elif bounds is not None:
         runs[-1].save_bounds(bounds)
         console.print(f"Bounds of {runs[-1].engine} written to {bounds}", soft_wrap=True)
 
@@ -140,7 +143,8 @@ def verify(
     recompute: Annotated[bool, typer.Option(help="Take every step again and compare bits.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the fresh datasets.")] = 1,
 ) -> None:
-    """Check a stored run again: hashes, every step by a second arithmetic, fresh trainings. Status 1 if anything is wrong."""
+    """Check a stored run again: hashes, every step by a second arithmetic, fresh trainings. Status 1 if anything is wrong, 4 if
+    something could not be checked."""
     from mibp_cert.certify.audit import AuditSettings
     from mibp_cert.certify.audit import verify as check
 
@@ -148,11 +152,13 @@ def verify(
     with console.status("verifying") as status:
         found = check(run_dir, AuditSettings(points, parameters, recompute, seed=seed), hear=status.update)
     for item in found:
-        word, style = ("ok", "green") if item.holds else ("WRONG", "bold red")
-        console.print(f"[{style}]{word:>5}[/]  {item.name}: ", end="")
+        word, style = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("not checked", "yellow")}[item.holds]
+        console.print(f"[{style}]{word:>11}[/]  {item.name}: ", end="")
         console.print(item.words, soft_wrap=True, highlight=False, markup=False)
-    if not all(item.holds for item in found):
+    if any(item.holds is False for item in found):
         raise typer.Exit(1)
+    if any(item.holds is None for item in found):
+        raise typer.Exit(4)
 
 
 def tolerance(

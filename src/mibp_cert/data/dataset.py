@@ -166,6 +166,10 @@ class Dataset:
             raise UserError("Only the unscaled targets of a regression can be scaled.")
         return replace(self, targets=frozen(column.to_feature(self.targets)), target=column)
 
+    def in_units(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Outputs of a model of these data, in the units of the user's targets."""
+        return outputs if self.target is None else np.asarray(self.target.scale * outputs + self.target.shift)
+
     def number(self, labels: ArrayLike) -> NDArray[np.intp]:
         """Class numbers of labels."""
         if self.targets is not None:

@@ -21,11 +21,19 @@ from mibp_cert.engines.polish import Point, polish
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
-from mibp_cert.solvers import Bound, Limits, Objective, Program, Status, WorkerPool, failed, solver_named, split
+from mibp_cert.solvers import (
+    FEASIBILITY,
+    Bound,
+    Limits,
+    Objective,
+    Program,
+    Status,
+    WorkerPool,
+    failed,
+    solver_named,
+    split,
+)
 from mibp_cert.solvers.program import Affine, Index, with_columns
-
-TOLERANCE = 1e-6
-"""Feasibility tolerance of the solvers, relative to the scaled objective: proven bounds are moved outward by it."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,7 @@ def _bound_element(task: Task, element: int) -> tuple[End, End]:
     objectives = [Objective(coefficients / scale, maximise) for maximise in ((False, True) if task.both else (False,))]
     bounds = _solve(task, program, objectives)
     base, slack = float(task.output.centre[element]), float(task.output.slack[element])
-    slack += TOLERANCE * scale + 1e-12 * (abs(base) + scale)
+    slack += FEASIBILITY * scale + 1e-12 * (abs(base) + scale)
     ends = []
     for objective, bound in zip(objectives, bounds, strict=True):
         usable = math.isfinite(bound.proven)

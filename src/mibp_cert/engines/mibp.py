@@ -19,12 +19,11 @@ from mibp_cert.engines.base import Box, Engine, StepReport
 from mibp_cert.engines.encode import Encoder, Symbolic
 from mibp_cert.engines.exact import End, SolverSettings, Task, bound_outputs
 from mibp_cert.engines.interval import enclose
-from mibp_cert.engines.polish import FEASIBLE
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Step
-from mibp_cert.solvers import Capability, WorkerPool, solver_named
+from mibp_cert.solvers import FEASIBILITY, Capability, WorkerPool, solver_named
 from mibp_cert.threats import ThreatSet
 
 log = logging.getLogger(__name__)
@@ -185,7 +184,7 @@ def bound_graph(
     withdrawn = brackets.withdraw(
         plain_low,
         plain_high,
-        tolerance=4.0 * FEASIBLE if task.program.free_rows()[0].shape[0] else 0.0,
+        tolerance=4.0 * FEASIBILITY if task.program.free_rows()[0].shape[0] else 0.0,
     )
     if withdrawn:
         log.warning(

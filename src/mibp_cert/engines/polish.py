@@ -25,14 +25,11 @@ from mibp_cert.engines import concrete
 from mibp_cert.engines.rounding import Array
 from mibp_cert.graph import Graph, Node, parse_spec
 from mibp_cert.graph.smooth import SMOOTH
+from mibp_cert.solvers import FEASIBILITY
 from mibp_cert.solvers.program import Affine, Index, Program, with_columns
 
 MARGIN = 1e-6
 """How far past a kink a claimed gate is pushed, relative to the radius of its argument."""
-
-
-FEASIBLE = 1e-6
-"""How far a member may break the data's constraints (scaled rows): the feasibility tolerance of the solvers."""
 
 TRUST = (1e-3, 0.05, 0.3, 2.0)
 """How far a deviation may move in one round; the smallest radius that can satisfy the gates is taken."""
@@ -62,7 +59,7 @@ class Point:
         """Do the data's own constraints hold, within the tolerance of the solvers?"""
         matrix, low, high = self.limits
         value = matrix @ v
-        return bool(((value >= low - FEASIBLE) & (value <= high + FEASIBLE)).all())
+        return bool(((value >= low - FEASIBILITY) & (value <= high + FEASIBILITY)).all())
 
     def at(self, v: Array) -> dict[str, Array]:
         values = {}
@@ -149,8 +146,11 @@ def _direction(
     right = np.concatenate(
         [(side * arguments - margins) / scale, np.maximum(room[1][above], 0.0), np.maximum(-room[0][below], 0.0)]
     )
+    gain = slope[moving] / largest
+    if not (np.isfinite(right).all() and np.isfinite(matrix.data).all() and np.isfinite(gain).all()):
+        return None  # numbers too large to be told apart: the point stays where it is
     result = linprog(
-        -slope[moving] / largest,
+        -gain,
         A_ub=matrix if len(right) else None,
         b_ub=right if len(right) else None,
         bounds=np.stack([np.minimum(low, 0.0), np.maximum(high, 0.0)], axis=1),

@@ -22,10 +22,9 @@ from mibp_cert.report.plots import (
     plot_margins,
     plot_radius,
     plot_regions,
-    target_values,
 )
 from mibp_cert.report.tables import number, percent
-from mibp_cert.threats.plain import in_words
+from mibp_cert.threats import in_words
 
 ROWS = 50
 """Most test points listed."""
@@ -238,8 +237,8 @@ def _widest(run: CertifiedRun) -> list[str]:
     assert run.test_ranges is not None
     assert isinstance(run.data, Split)
     assert run.data.test.targets is not None
-    proven, targets = run.in_units(run.test_ranges).outputs, target_values(run, run.data.test.targets)
-    clean = target_values(run, nominal_outputs(run.network, run.theta, run.data.test.x))
+    proven, targets = run.test_ranges.outputs, run.train.in_units(run.data.test.targets)
+    clean = run.train.in_units(nominal_outputs(run.network, run.theta, run.data.test.x))
     order, rows = np.argsort(-run.test_ranges.width.max(axis=1), kind="stable").tolist(), []
     for i in order[:ROWS]:
         low, high = proven.low[i, 0], proven.high[i, 0]

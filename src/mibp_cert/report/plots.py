@@ -27,7 +27,6 @@ from mibp_cert.report.drawing import (
     CLEAN,
     OPEN,
     SIZE,
-    Floats,
     dot,
     finite,
     legend,
@@ -188,20 +187,20 @@ def plot_margins(run: CertifiedRun, ax: Axes | None = None, most: int = 60) -> A
 def _plot_ranges(run: CertifiedRun, answer: Ranges, ax: Axes, most: int) -> Axes:
     assert isinstance(run.data, Split)
     assert run.data.test.targets is not None
-    targets = target_values(run, run.data.test.targets[:, 0])
+    targets = run.train.in_units(run.data.test.targets[:, 0])
     order = np.argsort(targets, kind="stable")
     shown = order[spread(len(order), most)]
     place = np.arange(len(shown))
     ax.set(xlabel=_count("test points by target", len(shown), len(order)), ylabel=f"output ({target_name(run)})")
     handles: list[Any] = []
-    low, high = (target_values(run, end[shown, 0]) for end in (answer.outputs.low, answer.outputs.high))
+    low, high = (end[shown, 0] for end in (answer.outputs.low, answer.outputs.high))
     known = np.isfinite(low) & np.isfinite(high)
     if known.any():
         ax.vlines(place[known], low[known], high[known], colors=CERTIFIED, linewidth=3.2, alpha=0.55)
         handles.append(Line2D([], [], color=CERTIFIED, linewidth=3.2, alpha=0.55, label="proven range"))
     if run.attack is not None:
         reached = run.attack.outputs
-        low, high = (target_values(run, finite(end[shown, 0])) for end in (reached.low, reached.high))
+        low, high = (finite(end[shown, 0]) for end in (reached.low, reached.high))
         ax.vlines(place, low, high, colors=ATTACKED, linewidth=1.4)
         handles.append(Line2D([], [], color=ATTACKED, linewidth=1.4, label="reached by attacks"))
     ax.scatter(place, targets[shown], color=CLEAN, marker="D", s=9, zorder=3)
@@ -267,12 +266,6 @@ def point_states(run: CertifiedRun) -> NDArray[np.str_]:
         changed = (run.attack.classes != run.nominal[None, :]).any(axis=0)
         states[changed & ~run.test.certified] = "attack succeeded"
     return states
-
-
-def target_values(run: CertifiedRun, values: Floats) -> Floats:
-    """Outputs or targets of a regression as the network sees them, in the user's units."""
-    column = run.train.target
-    return values if column is None else column.shift + column.scale * values
 
 
 def target_name(run: CertifiedRun) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from mibp_cert.certify import CertifiedRun
 from mibp_cert.data import Split, steps_per_epoch
 from mibp_cert.reproduce import Table as Reproduced
-from mibp_cert.threats.plain import in_words
+from mibp_cert.threats import in_words
 
 OURS = {"interval": "interval (FullCert)", "crown": "crown (Sosnin et al.)"}
 """Engines that are another paper's method."""
@@ -99,7 +99,7 @@ def summary(run: CertifiedRun) -> str:
 
 
 def advice(run: CertifiedRun) -> list[str]:
-    """What to try when much is not certified although no attack changes it: then the bounds, not the data, are the reason."""
+    """What to try when much is not certified. Where no attack changes it either, the bounds, not the data, are the reason."""
     if run.test is None or run.nominal is None or run.test.certification_rate() >= 0.8:
         return []
     missed = ~run.test.certified
@@ -111,8 +111,9 @@ def advice(run: CertifiedRun) -> list[str]:
     ways += ["a model without hidden layer (--hidden none --loss cross-entropy)"] if len(run.network.sizes) > 2 else []
     ways += ["a larger --batch-size"] if run.batch_size < len(run.train) else []
     ways += ["the engine 'relational'"] if run.engine != "relational" else []
+    why = " although no attack changes them: the bounds are too wide there" if run.attack is not None else ""
     return [
-        f"{int(missed.sum())} test points are not certified although no attack changes them: the bounds are too wide there. "
+        f"{int(missed.sum())} test points are not certified{why}. "
         f"What helps: {', '.join(ways)}, less doubt (mibp-cert tolerance), or re-checked rows (mibp-cert blame)."
     ]
 

@@ -1,7 +1,7 @@
 """Solver-neutral programs, the adapters that solve them, and the worker processes they run in."""
 
 from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, failed
+from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, failed
 from mibp_cert.solvers.gurobi import Gurobi
 from mibp_cert.solvers.highs import Highs
 from mibp_cert.solvers.pool import WorkerPool, split
@@ -21,6 +21,7 @@ def solver_named(name: str) -> Solver:
 
 
 __all__ = [
+    "FEASIBILITY",
     "SOLVERS",
     "Affine",
     "Bound",

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,11 @@ from numpy.typing import NDArray
 from mibp_cert.solvers.program import Program
 
 Array = NDArray[np.float64]
+
+
+FEASIBILITY = 1e-6
+"""How far a solver's point may break a row, a variable's bounds or a variable's integrality: every adapter sets it, and what is
+proven over a program is moved outward by it."""
 
 
 class Capability(Enum):
@@ -72,8 +78,15 @@ class Solver(ABC):
         """Raise `SolverUnavailable` with a way out if the solver cannot be used here."""
 
     @abstractmethod
+    def run(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
+        """Bound each objective over a program that has nothing but what the capabilities name; `FEASIBILITY` is to be set."""
+
+    @final
     def solve(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
-        """Bound each objective over the program."""
+        """Bound each objective over the program; integrality and products that the solver cannot take are dropped, which only
+        enlarges the feasible set."""
+        integer, bilinear = (self.supports(one) for one in (Capability.INTEGER, Capability.BILINEAR))
+        return self.run(program.relaxed(integer=integer, bilinear=bilinear), objectives, limits)
 
     def supports(self, capability: Capability) -> bool:
         return capability in self.capabilities

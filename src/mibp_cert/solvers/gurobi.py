@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, failed
+from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, failed
 from mibp_cert.solvers.program import Program
 
 _SIZE_LIMITED = 10010
@@ -29,7 +29,7 @@ class Gurobi(Solver):
                 "Gurobi is not installed; run 'pip install mibp-cert[gurobi]' or choose --solver scip, which is free."
             )
 
-    def solve(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
+    def run(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
         import gurobipy
 
         try:
@@ -49,7 +49,8 @@ class Gurobi(Solver):
 def _build(gurobipy: Any, model: Any, program: Program) -> Any:
     # Small programs only need exactness; the gap is absolute (objectives are scaled to a radius of one).
     model.Params.Threads, model.Params.Seed, model.Params.MIPGap, model.Params.NonConvex = 1, 0, 0.0, 2
-    kind = np.where(program.integer, gurobipy.GRB.BINARY, gurobipy.GRB.CONTINUOUS)
+    model.Params.FeasibilityTol = model.Params.IntFeasTol = FEASIBILITY
+    kind = np.where(program.integer, gurobipy.GRB.INTEGER, gurobipy.GRB.CONTINUOUS)
     variables = model.addMVar(program.variables, lb=program.lower, ub=program.upper, vtype=kind)
     for end, sense in ((program.row_lower, ">"), (program.row_upper, "<")):
         kept = np.flatnonzero(np.isfinite(end))

@@ -1,4 +1,4 @@
-"""HiGHS, through highspy: mixed-integer linear programs. Products keep their McCormick rows; bilinear triples are dropped."""
+"""HiGHS, through highspy: mixed-integer linear programs. Products keep their McCormick rows alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, failed
+from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, failed
 from mibp_cert.solvers.program import Program
 
 
@@ -25,12 +25,14 @@ class Highs(Solver):
         if importlib.util.find_spec("highspy") is None:
             raise SolverUnavailable("HiGHS is not installed; run 'pip install highspy' or choose --solver scip.")
 
-    def solve(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
+    def run(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
         import highspy
 
         solver = highspy.Highs()
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("threads", 1)
+        for name in ("primal_feasibility_tolerance", "mip_feasibility_tolerance"):
+            solver.setOptionValue(name, FEASIBILITY)
         solver.setOptionValue("mip_rel_gap", 0.0)
         solver.setOptionValue("mip_abs_gap", max(limits.gap, 1e-9))
         if limits.nodes is not None:

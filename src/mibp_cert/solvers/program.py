@@ -1,6 +1,6 @@
 """A solver-neutral mixed-integer bilinear program.
 
-Variables `v` with bounds, some of them integer, and
+Variables `v` with finite bounds, some of them whole numbers, and
 
     row_lower ≤ A v ≤ row_upper          (sparse linear rows)
     v[q] = v[a] · v[b]                   (bilinear triples)
@@ -13,7 +13,7 @@ is. Dropping rows can only enlarge the feasible set; since a definition can alwa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +48,11 @@ class Program:
     @property
     def rows(self) -> int:
         return len(self.row_lower)
+
+    def relaxed(self, *, integer: bool, bilinear: bool) -> Program:
+        """The program without integrality and without products where these are not kept: a larger feasible set."""
+        kept = self if integer or not self.integer.any() else replace(self, integer=np.zeros_like(self.integer))
+        return kept if bilinear or not len(kept.triples) else replace(kept, triples=kept.triples[:0])
 
     @cached_property
     def _by_owner(self) -> tuple[Index, Index]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, failed
+from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, failed
 from mibp_cert.solvers.program import Program
 
 _SOLVED = {"optimal", "gaplimit"}
@@ -28,7 +28,7 @@ class Scip(Solver):
         if importlib.util.find_spec("pyscipopt") is None:
             raise SolverUnavailable("SCIP is not installed; run 'pip install pyscipopt' or choose --solver highs.")
 
-    def solve(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
+    def run(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
         model, variables = _build(program)
         bounds = []
         for objective in objectives:
@@ -47,6 +47,7 @@ def _build(program: Program) -> tuple[Any, list[Any]]:
     model.setParam("misc/catchctrlc", False)
     model.setParam("randomization/randomseedshift", 0)
     model.setParam("parallel/maxnthreads", 1)
+    model.setParam("numerics/feastol", FEASIBILITY)
     if not len(program.triples):
         # The relaxation is nearly tight at the root: branching on a few gates is cheaper than cuts (1.9 s against 13 s).
         model.setPresolve(SCIP_PARAMSETTING.FAST)
@@ -56,7 +57,7 @@ def _build(program: Program) -> tuple[Any, list[Any]]:
         model.setParam("nlp/disable", True)
         for heuristic in ("subnlp", "multistart", "mpec", "nlpdiving", "undercover"):
             model.setParam(f"heuristics/{heuristic}/freq", -1)
-    kind = np.where(program.integer, "B", "C")
+    kind = np.where(program.integer, "I", "C")
     variables = [
         model.addVar(vtype=k, lb=low, ub=high)
         for k, low, high in zip(kind.tolist(), program.lower.tolist(), program.upper.tolist(), strict=True)

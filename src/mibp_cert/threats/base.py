@@ -26,6 +26,7 @@ from mibp_cert.data import Dataset
 from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.solvers.program import Affine, ProgramBuilder
 from mibp_cert.threats.blocks import Array, Block
+from mibp_cert.threats.words import ANY_ROW
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,8 @@ class ThreatSet(ABC):
     clean: Dataset
     bilinear: bool = False
     """Whether the exact view needs a solver that can multiply variables."""
+    described: bool = True
+    """Whether the threat's record in plain data and the hull determine the set; rules are functions, which no record holds."""
     outer: tuple[str, ...] = ()
     """Views that are larger than the set itself, in words; empty where all are as tight as they can be."""
 
@@ -129,3 +132,25 @@ class Threat(ABC):
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """The description as plain data, with at least `kind`."""
+
+    # What others ask of a threat; where a threat does not say, the careful answer is given.
+
+    def touches_labels(self) -> bool:
+        """May a label or target be other than handed in?"""
+        return True
+
+    def reads_labels(self) -> bool:
+        """Can what may be wrong with a row's features depend on its label?"""
+        return True
+
+    def uses_rows(self) -> bool:
+        """Does it name rows by their numbers, so that it makes sense for one table only?"""
+        return True
+
+    def knows_missing(self) -> bool:
+        """Does it, or a part of it, say that missing values may be anything valid?"""
+        return False
+
+    def words(self, rows: str = ANY_ROW) -> str:
+        """What may be wrong, as a clause a person can read; `rows`: where it acts, empty if the sentence around it says so."""
+        return str(self.to_json())

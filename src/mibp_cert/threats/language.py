@@ -31,6 +31,7 @@ from scipy.sparse.linalg import lsqr
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.solvers import (
+    FEASIBILITY,
     Affine,
     Bound,
     Limits,
@@ -43,14 +44,12 @@ from mibp_cert.solvers import (
 )
 from mibp_cert.threats.base import Hull, Noise, Threat, ThreatSet
 from mibp_cert.threats.blocks import Array, Block, Index, Plain
+from mibp_cert.threats.combine import Catalogued
 from mibp_cert.threats.compiler import Compiler, Own, picked
-from mibp_cert.threats.compose import Catalogued
 from mibp_cert.threats.formulas import Comparison, Expression, Formula, Key, Truth, expressions_of
 from mibp_cert.threats.parts import ProductSet
 from mibp_cert.threats.polytope import Polytope
-
-TOLERANCE = 1e-6
-"""Feasibility tolerance of the solvers: members may break a (scaled) rule by this much, and the outer views allow for it."""
+from mibp_cert.threats.words import ANY_ROW
 
 
 class Model:
@@ -166,12 +165,24 @@ class Rules(Threat):
 
     __rand__ = __and__
 
+    def touches_labels(self) -> bool:
+        return self.base.touches_labels()
+
+    def knows_missing(self) -> bool:
+        return self.base.knows_missing()
+
+    def words(self, rows: str = ANY_ROW) -> str:
+        said = (self.rules.__doc__ or self.rules.__name__).strip().rstrip(".")
+        return f"{self.base.words(rows)}, as far as the rules allow: {said}"
+
     def to_json(self) -> dict[str, Any]:
         return {"kind": "rules", "base": self.base.to_json(), "rules": self.rules.__doc__ or self.rules.__name__}
 
 
 class RulesSet(ThreatSet):
     """The members of `base` that satisfy the model's formulas."""
+
+    described = False
 
     def __init__(self, base: ProductSet, model: Model, solver: str) -> None:
         self.base, self.model, self.clean = base, model, base.clean
@@ -270,7 +281,7 @@ class RulesSet(ThreatSet):
         for (name, row, entry, centre, size), bound in zip(targets, self._solve(program, objectives), strict=True):
             if not math.isfinite(bound.proven):
                 continue
-            slip = 4.0 * TOLERANCE * size + 1e-12 * (abs(centre) + size)
+            slip = 4.0 * FEASIBILITY * size + 1e-12 * (abs(centre) + size)
             if name.endswith("low"):
                 ends[name][row, entry] = max(ends[name][row, entry], centre + bound.proven - slip)
             else:
@@ -319,7 +330,7 @@ class RulesSet(ThreatSet):
             constant += value * float(noise.x_centre.ravel()[place])
         if total[count:].any() or not total.any():
             return []
-        slip = 4.0 * TOLERANCE * float(np.abs(total).sum()) + 1e-12 * abs(constant)
+        slip = 4.0 * FEASIBILITY * float(np.abs(total).sum()) + 1e-12 * abs(constant)
         out = [(total[:count], -constant + slip)]
         return out + ([(-total[:count], constant + slip)] if formula.relation == "==" else [])
 

@@ -1,0 +1,96 @@
+"""Every threat that can be written to a file, by its kind; `threat_from_json(threat.to_json())` is the same threat again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from mibp_cert.errors import UserError
+from mibp_cert.threats.base import Threat
+from mibp_cert.threats.categories import AnyCategory, Confusable, Missing, Shift
+from mibp_cert.threats.combine import All, Budget, Catalogued, Nothing, Settled, Where
+from mibp_cert.threats.conditions import condition_from_json
+from mibp_cert.threats.labels import LabelFlips, TargetNoise
+from mibp_cert.threats.numeric import L1, L2, LInf, Monotone, Rounded
+
+KINDS: dict[str, Any] = {
+    threat.kind: threat
+    for threat in (
+        Nothing,
+        LInf,
+        L1,
+        L2,
+        Rounded,
+        Monotone,
+        AnyCategory,
+        Confusable,
+        Shift,
+        Missing,
+        TargetNoise,
+        LabelFlips,
+    )
+}
+"""Threats that are no combination of others; their entries in a file are their fields."""
+_COMBINED: dict[str, tuple[str, ...]] = {
+    Where.kind: ("threat", "when", "rows", "condition"),
+    All.kind: ("threats",),
+    Budget.kind: ("threat", "rows", "cells"),
+    Settled.kind: ("threat", "rows"),
+}
+"""Combinations of others, and their entries."""
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """`" Did you mean 'x'?"`, or all that is known."""
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}."
+
+
+def threat_from_json(plain: Any) -> Catalogued:
+    """The threat that this plain data describes.
+
+    >>> threat_from_json({"kind": "budget", "threat": {"kind": "linf", "eps": 0.2}, "rows": 1}).to_json()
+    {'kind': 'budget', 'threat': {'kind': 'linf', 'eps': 0.2}, 'rows': 1}
+    """
+    if not isinstance(plain, Mapping) or not isinstance(plain.get("kind"), str):
+        raise UserError(f"A threat is a table with a kind, such as {{kind = 'linf', eps = 0.01}}; got {plain!r}.")
+    kind, rest = plain["kind"], {key: value for key, value in plain.items() if key != "kind"}
+    if kind == "rules":
+        raise UserError("Rules are a Python function and cannot be read from a file; hand the threat in from Python.")
+    if kind not in KINDS and kind not in _COMBINED:
+        raise UserError(f"There is no threat of the kind {kind!r}; {nearest(kind, [*KINDS, *_COMBINED])}")
+    known = [f.name for f in fields(KINDS[kind])] if kind in KINDS else list(_COMBINED[kind])
+    for key in rest:
+        if key not in known:
+            raise UserError(f"The threat '{kind}' has no entry {key!r}; {nearest(key, known)}")
+    try:
+        return KINDS[kind](**rest) if kind in KINDS else _combined(kind, rest)
+    except (TypeError, KeyError) as error:
+        lost = str(error).split(": ")[-1] if isinstance(error, TypeError) else str(error)
+        raise UserError(f"The threat '{kind}' is not complete: it needs the entry {lost}.") from None
+
+
+def _combined(kind: str, rest: dict[str, Any]) -> Catalogued:
+    if kind == All.kind:
+        return All.of([threat_from_json(part) for part in rest["threats"]])
+    inner = threat_from_json(rest["threat"])
+    if kind == Settled.kind:
+        return Settled(inner, np.array(rest["rows"], dtype=np.intp))
+    if kind == Budget.kind:
+        return Budget(inner, rest.get("rows"), rest.get("cells"))
+    if "when" not in rest and "rows" not in rest:
+        raise UserError("The threat 'where' needs the entry when (a condition) or rows (their numbers).")
+    return Where(inner, condition_from_json(rest["when"]) if "when" in rest else rest["rows"])
+
+
+def in_words(threat: Threat | Mapping[str, Any]) -> str:
+    """What may be wrong, as a clause a person can read.
+
+    >>> in_words(LInf({"age": 1}) & LabelFlips(2))
+    "'age' may be off by 1 in any row, and at most 2 labels may be wrong"
+    """
+    return threat.words() if isinstance(threat, Threat) else threat_from_json(threat).words()
