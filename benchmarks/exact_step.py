@@ -15,7 +15,7 @@ import numpy as np
 
 from mibp_cert import LInf, Network, SolverSettings, two_moons
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.mibp import MibpEngine, bound_graph, declare_training, treatments
+from mibp_cert.engines.exact.engine import MibpEngine, bound_graph, declare_training, treatments
 from mibp_cert.nets import SGD, loss_named, trace_steps
 
 BIG = 10.0

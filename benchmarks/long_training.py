@@ -13,11 +13,11 @@ import numpy as np
 from mibp_cert import LInf, Network, RelationalSet, Training, two_moons
 from mibp_cert.certify import predict
 from mibp_cert.certify.attack import attack
+from mibp_cert.certify.loop import plan_steps
 from mibp_cert.certify.predict import nominal_classes
-from mibp_cert.certify.train import plan_steps
-from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.relational import RelationalEngine
+from mibp_cert.engines.relational.engine import RelationalEngine
+from mibp_cert.nets import train_step
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     for number, step in enumerate(steps, start=1):
         box, report = engine.advance(box, step, threat)
         plain, _ = engine.advance(plain, step, exact_data)
-        trained = concrete.train_step(step, trained, data.train.x[step.rows], data.train.one_hot[step.rows])
+        trained = train_step(step, trained, data.train.x[step.rows], data.train.one_hot[step.rows])
         seconds += report.seconds
         if number % a.every == 0:
             assert isinstance(box, RelationalSet)

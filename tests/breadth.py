@@ -25,7 +25,8 @@ from mibp_cert.nets import (
     loss_named,
     trace_steps,
 )
-from mibp_cert.threats import LInf, ThreatSet
+from mibp_cert.sets import ThreatSet
+from mibp_cert.threats import LInf
 
 
 @dataclass(frozen=True, eq=False)

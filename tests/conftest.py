@@ -11,8 +11,9 @@ import pytest
 
 from mibp_cert.data import Dataset
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
-from mibp_cert.solvers import WorkerPool
-from mibp_cert.threats import LInf, ThreatSet
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.sets import ThreatSet
+from mibp_cert.threats import LInf
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
-from mibp_cert.graph import Graph, parse_spec
+from mibp_cert.graph import Graph, evaluate, parse_spec
 from mibp_cert.nets import Step
-from mibp_cert.threats import ThreatSet
+from mibp_cert.sets import ThreatSet
 
 mp = mpmath.MPContext()
 mp.dps = 60
@@ -62,7 +61,7 @@ def evaluate_rational(graph: Graph, inputs: dict[str, NDArray[Any]]) -> dict[str
                 out = _each(v[0], SMOOTH[node.attribute])
             case "relu":
                 out = _each(v[0], lambda a: max(a, 0 * a))
-            case "step":
+            case "gate":
                 out = _each(v[0], lambda a, c=node.attribute: a * 0 + int(a >= 0 if c else a > 0))
             case "sum":
                 out = np.asarray(v[0].sum(axis=node.attribute), dtype=object)
@@ -123,7 +122,7 @@ def search_extremes(
     names = list(low)
 
     def run(points: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        out = concrete.evaluate(graph, points)
+        out = evaluate(graph, points)
         return np.concatenate([out[name].reshape(len(points[names[0]]), -1) for name in graph.outputs], axis=1)
 
     def draw(n: int) -> dict[str, NDArray[np.float64]]:

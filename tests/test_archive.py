@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import mibp_cert as mc
-from mibp_cert.certify import archive
-from mibp_cert.certify.archive import digest, opened, pack, read_step, sealed, unpack
-from mibp_cert.certify.audit import AuditSettings, verify
 from mibp_cert.errors import UserError
+from mibp_cert.store import archive
+from mibp_cert.store.archive import digest, opened, pack, read_step, sealed, unpack
+from mibp_cert.store.verify import AuditSettings, verify
 
 QUICK = AuditSettings(points=2, parameters=1, members=5)
 CASES: dict[str, dict[str, Any]] = {

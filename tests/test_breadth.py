@@ -12,19 +12,18 @@ from breadth import NAMES, Problem, problem
 from conftest import small_data
 from mibp_cert.certify import Inputs, Training, certify_training
 from mibp_cert.certify.bounds import enclose
+from mibp_cert.certify.loop import explain_support
 from mibp_cert.certify.predict import nominal_outputs
-from mibp_cert.certify.train import explain_support
 from mibp_cert.data import two_moons
-from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
-from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.exact.engine import MibpEngine, bound_graph, declare_training
+from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.mibp import MibpEngine, bound_graph, declare_training
-from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings
+from mibp_cert.engines.relational.engine import RelationalEngine, RelationalSet, RelationalSettings
 from mibp_cert.errors import UnsupportedOperation
-from mibp_cert.nets import SGD, Linear, Network, Tanh, loss_named, trace_steps
-from mibp_cert.solvers import WorkerPool
+from mibp_cert.nets import SGD, Linear, Network, Tanh, loss_named, run_steps, trace_steps, train_step
+from mibp_cert.parallel import WorkerPool
 from mibp_cert.threats import Budget, LInf
 from oracles import digits, rational, search_step, train_rational
 
@@ -53,7 +52,7 @@ def _members(threat: Any, box: Box, rng: Any, count: int = 12) -> list[Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_training_equals_pytorch(torch: Any, name: str) -> None:
     p = problem(name, steps=6)
-    ours = concrete.train(p.steps(), p.begin, p.data.x, p.data.one_hot)[: p.network.layout.size]
+    ours = run_steps(p.steps(), p.begin, p.data.x, p.data.one_hot)[: p.network.layout.size]
     theirs = torch_oracle.train(
         torch, p.network, p.loss, p.optimiser, p.rates, p.theta, p.data.x, p.data.one_hot, p.plan
     )
@@ -71,7 +70,7 @@ def test_trained_models_lie_in_the_bounds(name: str, engine: str, eps: float) ->
         for x, y in _members(threat, path[-1], np.random.default_rng(seed)):
             state = p.begin
             for step, box in zip(p.steps(), path, strict=True):
-                state = concrete.train_step(step, state, x[step.rows], y[step.rows])
+                state = train_step(step, state, x[step.rows], y[step.rows])
                 assert box.contains(state)
 
 
@@ -139,7 +138,7 @@ def test_momentum_and_decay_never_invert_a_bound_in_200_steps(engine: str, momen
             assert engine != "relational" or product > 1 + momentum  # only there do real models diverge as well
             break
         box.check(step.layout, number)
-        states = concrete.train_step(step, states, x, y)
+        states = train_step(step, states, x, y)
         assert ((box.lower <= states) & (states <= box.upper)).all()
 
 
@@ -168,7 +167,7 @@ def test_parameters_without_their_velocities_are_still_explained_by_the_noise(na
     radius = noise.x_linear.max(axis=1).toarray().reshape(p.data.x.shape)
     outputs = enclose(p.network.forward_graph, p.network.layout, state, Inputs(x), "relational")
     for data, labels in _members(threat, state, rng, 30):
-        theta = concrete.train(p.steps(), p.begin, data, labels)[:size]
+        theta = run_steps(p.steps(), p.begin, data, labels)[:size]
         epsilon = ((data - noise.x_centre) / radius).ravel()
         assert (np.abs(state.residual(theta, epsilon)) <= state.cover() + 1e-12).all()
         true = nominal_outputs(p.network, theta, x)
@@ -188,7 +187,7 @@ def test_exact_bounds_hold_every_model_and_lie_within_interval_bounds(name: str,
     for x, y in threat.sample(rng, 60):
         state = p.begin
         for step, box in zip(p.steps(), exact, strict=True):
-            state = concrete.train_step(step, state, x[step.rows], y[step.rows])
+            state = train_step(step, state, x[step.rows], y[step.rows])
             assert box.contains(state)
 
 
@@ -236,7 +235,7 @@ def test_a_wide_softmax_stays_between_zero_and_one() -> None:
             box.check(step.layout, number)
             # One step moves a parameter by at most the rate times the largest input, whatever the shares are.
             assert box.radius.max() <= number * 3.0 * 4.0, name
-            models = [concrete.train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
+            models = [train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
             assert all(box.contains(m) for m in models)
 
 
@@ -253,7 +252,7 @@ def test_row_budgets_of_smooth_losses_keep_what_belongs_to_a_row() -> None:
         models = [box.lower] * len(members)
         for _ in range(5):
             box, _ = engine.advance(box, step, threat)
-            models = [concrete.train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
+            models = [train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
             assert all(box.contains(m) for m in models)
         radius[name] = float(box.radius.mean())
     assert 4 * radius["one row"] < radius["all rows"]

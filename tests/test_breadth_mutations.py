@@ -12,20 +12,22 @@ import pytest
 from breadth import problem
 from conftest import small_data
 from mibp_cert.data import Dataset
-from mibp_cert.engines import budget, concrete, crown, smooth
-from mibp_cert.engines.affine import AffineRules
+from mibp_cert.engines import crown
+from mibp_cert.engines import relax as smooth
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
-from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.forms import Symbols
+from mibp_cert.engines.exact.engine import bound_graph, declare_training
+from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.mibp import bound_graph, declare_training
-from mibp_cert.engines.relational import RelationalEngine, data_forms
+from mibp_cert.engines.relational import budget
+from mibp_cert.engines.relational.engine import RelationalEngine, data_forms
+from mibp_cert.engines.relational.forms import Symbols
+from mibp_cert.engines.relational.rules import AffineRules
 from mibp_cert.engines.rounding import Interval
-from mibp_cert.graph import GraphBuilder, interpret
-from mibp_cert.graph.smooth import SMOOTH
-from mibp_cert.nets import SGD, Layout, Network, Step, loss_named, trace_steps
-from mibp_cert.solvers import WorkerPool
+from mibp_cert.graph import GraphBuilder, evaluate, interpret
+from mibp_cert.graph.functions import SMOOTH
+from mibp_cert.nets import SGD, Layout, Network, Step, loss_named, run_steps, trace_steps, train_step
+from mibp_cert.parallel import WorkerPool
 from mibp_cert.threats import Budget, LabelFlips, LInf
 from oracles import search_step
 
@@ -41,8 +43,7 @@ def _escapes(engine: Engine, name: str, eps: float) -> bool:
         for step in p.steps():
             box, _ = engine.advance(box, step, threat)
             states = [
-                concrete.train_step(step, s, x[step.rows], y[step.rows])
-                for s, (x, y) in zip(states, members, strict=True)
+                train_step(step, s, x[step.rows], y[step.rows]) for s, (x, y) in zip(states, members, strict=True)
             ]
             if not all(box.contains(state) for state in states):
                 return True
@@ -140,7 +141,7 @@ def _budget_escapes(engine: Engine, threat: Any) -> bool:
         states = [theta] * len(members)
         for _ in range(2):
             box, _ = engine.advance(box, step, bound)
-            states = [concrete.train_step(step, s, x, y) for s, (x, y) in zip(states, members, strict=True)]
+            states = [train_step(step, s, x, y) for s, (x, y) in zip(states, members, strict=True)]
             if not all(box.contains(s) for s in states):
                 return True
     return False
@@ -188,7 +189,7 @@ GATHERED: dict[str, Callable[[GraphBuilder, int], int]] = {
     "data": lambda g, x: x,
     "smooth": lambda g, x: g.smooth(x, "tanh"),
     "relu": lambda g, x: g.relu(x),
-    "gate": lambda g, x: g.step(x, closed=False),
+    "gate": lambda g, x: g.gate(x, closed=False),
     "product": lambda g, x: g.multiply(x, g.smooth(x, "sigmoid")),
 }
 
@@ -218,7 +219,7 @@ def test_gathered_forms_cover_known_noise(threat: Any, axis: int, kind: str) -> 
             epsilon[block.symbols] = block.sample(rng, extreme=i % 2 == 0)
         data = noise.x_centre + (noise.x_linear @ epsilon).reshape(x.shape)
         dirty = np.isin(members, np.flatnonzero(np.abs(data - x).max(axis=1) > 0))
-        for name, true in concrete.evaluate(graph, {"x": data}).items():
+        for name, true in evaluate(graph, {"x": data}).items():
             form, linear = forms[name], forms[name].dense()
             assert ((form.range.low - 1e-12 <= true) & (true <= form.range.high + 1e-12)).all()
             left, room = true - form.centre, form.slack.copy()
@@ -263,7 +264,7 @@ def test_an_encoded_line_without_its_band_is_noticed(pool: WorkerPool, monkeypat
     assert not outside()
     monkeypatch.setattr(smooth, "bands", _chord)
     # The true values that the search for inner points finds would withdraw such bounds; here they are switched off.
-    monkeypatch.setattr("mibp_cert.engines.mibp.Brackets.withdraw", lambda *args, **kwargs: 0)
+    monkeypatch.setattr("mibp_cert.engines.exact.engine.Brackets.withdraw", lambda *args, **kwargs: 0)
     assert outside()
 
 
@@ -280,9 +281,9 @@ def test_updates_equal_their_definition(optimiser: SGD) -> None:
     velocity = np.zeros_like(theta)
     state = np.concatenate([theta, velocity]) if optimiser.momentum else theta
     for _ in range(5):
-        gradient = theta - concrete.train([plain], theta, data.x, data.one_hot)
+        gradient = theta - run_steps([plain], theta, data.x, data.one_hot)
         limit = np.inf if optimiser.clip is None else optimiser.clip
         velocity = optimiser.momentum * velocity + np.clip(gradient, -limit, limit) + optimiser.weight_decay * theta
         theta = theta - optimiser.learning_rate * velocity
-        state = concrete.train([step], state, data.x, data.one_hot)
+        state = run_steps([step], state, data.x, data.one_hot)
         np.testing.assert_allclose(state[: len(theta)], theta, rtol=0, atol=1e-13)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from conftest import small_data, small_step
-from mibp_cert.data import Dataset, batch_plan
-from mibp_cert.engines import concrete
+from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
+from mibp_cert.graph import evaluate
 from mibp_cert.nets import (
     SGD,
     AvgPool2d,
@@ -20,8 +20,10 @@ from mibp_cert.nets import (
     Linear,
     Network,
     ReLU,
+    batch_plan,
     learning_rates,
     loss_named,
+    run_steps,
     trace_steps,
 )
 
@@ -57,7 +59,7 @@ def test_training_equals_pytorch(torch: Any, sizes: list[int], batch_size: int, 
     theta = network.initialise(7)
     loss = loss_named("hinge", sizes[-1])
     steps = [trace_steps(network, loss, SGD(0.3), len(data.classes), [rows]) for rows in plan]
-    ours = concrete.train(steps, theta, data.x, data.one_hot)
+    ours = run_steps(steps, theta, data.x, data.one_hot)
     np.testing.assert_allclose(ours, _torch_training(torch, network, theta, data, plan, 0.3), rtol=0, atol=1e-12)
 
 
@@ -67,7 +69,7 @@ def test_kinks_equal_pytorch(torch: Any) -> None:
     data = Dataset.of([[0.0], [1.0]], [1, 0], (0, 1))
     theta = np.array([1.0, 0.0, 1.0, 1.0])  # row 0: preactivation 0, logit 1, margin 1
     step = trace_steps(network, loss_named("hinge", 1), SGD(0.5), 2, [np.arange(2)])
-    ours = concrete.train([step], theta, data.x, data.one_hot)
+    ours = run_steps([step], theta, data.x, data.one_hot)
     np.testing.assert_array_equal(ours, _torch_training(torch, network, theta, data, [np.arange(2)], 0.5))
 
 
@@ -79,13 +81,13 @@ def test_update_is_the_finite_difference_of_the_mean_loss(sizes: list[int], clas
     theta = network.initialise(2)
 
     def mean_loss(at: Any) -> float:
-        o = concrete.evaluate(network.forward_graph(5), {**network.layout.unflatten(at), "x": data.x})["logits"]
+        o = evaluate(network.forward_graph(5), {**network.layout.unflatten(at), "x": data.x})["logits"]
         if sizes[-1] == 1:
             return float(np.maximum(0, 1 - (2 * data.y - 1) * o[:, 0]).mean())
         own = o[np.arange(5), data.y][:, None]
         return float((np.maximum(0, 1 - own + o) * (1 - data.one_hot)).sum(axis=1).mean())
 
-    gradient = theta - concrete.train([step], theta, data.x, data.one_hot)
+    gradient = theta - run_steps([step], theta, data.x, data.one_hot)
     h = 1e-6
     for i in range(len(theta)):
         move = h * np.eye(len(theta))[i]
@@ -96,13 +98,11 @@ def test_relu_has_zero_slope_at_zero_and_the_hinge_is_active_at_margin_one() -> 
     network = Network.mlp([1, 1, 1], bias=False)
     step = trace_steps(network, loss_named("hinge", 1), SGD(1.0), 2, [np.array([0])])
     at_zero = Dataset.of([[0.0]], [1], (0, 1))
-    np.testing.assert_array_equal(concrete.train([step], np.array([1.0, 1.0]), at_zero.x, at_zero.one_hot), [1.0, 1.0])
+    np.testing.assert_array_equal(run_steps([step], np.array([1.0, 1.0]), at_zero.x, at_zero.one_hot), [1.0, 1.0])
     at_margin = Dataset.of([[1.0]], [1], (0, 1))
-    np.testing.assert_array_equal(
-        concrete.train([step], np.array([1.0, 1.0]), at_margin.x, at_margin.one_hot), [2.0, 2.0]
-    )
+    np.testing.assert_array_equal(run_steps([step], np.array([1.0, 1.0]), at_margin.x, at_margin.one_hot), [2.0, 2.0])
     beyond = Dataset.of([[np.nextafter(1.0, 2.0)]], [1], (0, 1))
-    np.testing.assert_array_equal(concrete.train([step], np.array([1.0, 1.0]), beyond.x, beyond.one_hot), [1.0, 1.0])
+    np.testing.assert_array_equal(run_steps([step], np.array([1.0, 1.0]), beyond.x, beyond.one_hot), [1.0, 1.0])
 
 
 def test_batch_plans_are_seeded_and_cover_the_data() -> None:

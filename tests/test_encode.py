@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from conftest import small_data, small_step
-from mibp_cert.engines import encode, exact
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.encode import Encoder
-from mibp_cert.engines.exact import SolverSettings, Task
-from mibp_cert.engines.mibp import declare_training
+from mibp_cert.engines.exact import encode
+from mibp_cert.engines.exact import solve as exact
+from mibp_cert.engines.exact.encode import Encoder
+from mibp_cert.engines.exact.engine import declare_training
+from mibp_cert.engines.exact.solve import SolverSettings, Task
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.solvers import Bound, Limits, Scip, scip
 from mibp_cert.threats import LInf
@@ -93,7 +94,7 @@ def test_relu_and_its_derivative_share_one_binary() -> None:
     values = encoder.encode(step.graph, declare_training(encoder, box, step, threat))
     unstable = {}
     for node in step.graph.nodes:
-        if node.op in ("relu", "step"):
+        if node.op in ("relu", "gate"):
             z = values[node.operands[0]]
             unstable[node.operands[0]] = int(((z.low < 0) & (z.high > 0)).sum())
     assert sum(unstable.values()) == int(encoder.builder.integer.sum()) > 0

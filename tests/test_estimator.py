@@ -17,10 +17,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mibp_cert as mc
 from mibp_cert import CertifiedClassifier, CertifiedRegressor
+from mibp_cert.certify.loop import attack_steps
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
-from mibp_cert.certify.train import attack_steps
-from mibp_cert.engines import concrete
 from mibp_cert.errors import UserError
+from mibp_cert.nets import run_steps
 
 
 @parametrize_with_checks([CertifiedClassifier(), CertifiedRegressor(hidden=(4,), epochs=25, learning_rate=0.1)])
@@ -86,7 +86,7 @@ def test_certified_classes_are_those_of_every_model_really_trained() -> None:
     classes, known = model.predict(X), model.certify(X, attack=False)
     complete = X.fillna({"age": 44.0, "mood": "fair"})
     for x, labels in run.threat.bind(run.train).sample(rng, 30):
-        theta = concrete.train(steps, begin, x, labels)
+        theta = run_steps(steps, begin, x, labels)
         assert run.bounds.contains(theta[: run.network.layout.size])
         filled = complete.assign(
             age=np.where(X["age"].isna(), rng.uniform(X["age"].min(), X["age"].max()), X["age"]),
@@ -113,7 +113,7 @@ def test_ranges_of_a_regression_hold_for_every_model_really_trained() -> None:
     low, high = model.predict_interval(X).T
     assert column is not None
     for x, targets in run.threat.bind(run.train).sample(rng, 30):
-        theta = concrete.train(steps, begin, x, targets)
+        theta = run_steps(steps, begin, x, targets)
         outputs = column.scale * nominal_outputs(
             run.network, theta, model.recipe_.apply(pd.DataFrame(X, columns=["0", "1"]))[0]
         )
@@ -146,7 +146,7 @@ def test_target_noise_is_in_the_units_of_the_target(scale: float) -> None:
     for signs in (np.ones(30), -np.ones(30), np.sign(X[:, 0] - 5), rng.choice([-1.0, 1.0], 30)):
         moved = column.to_feature((y + 5.0 * scale * signs)[:, None])
         assert run.threat.bind(run.train).contains(run.train.x, moved)
-        theta = concrete.train(steps, begin, run.train.x, moved)
+        theta = run_steps(steps, begin, run.train.x, moved)
         assert run.bounds.contains(theta)
         beyond |= not half.bounds_.contains(theta)
         low, high = model.predict_interval(X).T
@@ -312,7 +312,7 @@ def retrained(model: Any, X: pd.DataFrame, targets: Any = None) -> Any:
     """The model really trained on another table, encoded by the fitted recipe."""
     steps, begin = attack_steps(model.run_)
     x, _ = model.recipe_.apply(X.rename(columns=str))
-    return concrete.train(steps, begin, x, model.run_.train.one_hot if targets is None else targets)
+    return run_steps(steps, begin, x, model.run_.train.one_hot if targets is None else targets)
 
 
 def numbers(rows: int = 60) -> tuple[pd.DataFrame, Any]:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from conftest import small_data, small_step
-from mibp_cert.engines import concrete
 from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.graph import GraphBuilder, check_support, parse_spec
+from mibp_cert.graph.evaluate import TABLE as CONCRETE
+from mibp_cert.nets import run_steps, train_step
 
 
 def test_aligned_product_and_sum_equal_einsum() -> None:
@@ -46,14 +47,14 @@ def test_a_step_survives_pickling() -> None:
     network, step = small_step(data, [3, 2])
     theta = network.initialise(0)
     copy = pickle.loads(pickle.dumps(step))
-    before = concrete.train_step(step, theta, data.x, data.one_hot)
-    np.testing.assert_array_equal(before, concrete.train_step(copy, theta, data.x, data.one_hot))
+    before = train_step(step, theta, data.x, data.one_hot)
+    np.testing.assert_array_equal(before, train_step(copy, theta, data.x, data.one_hot))
 
 
 def test_missing_rule_names_operation_layer_and_engine() -> None:
     data = small_data(np.random.default_rng(1))
     _, step = small_step(data, [3, 2])
-    table = {op: rule for op, rule in concrete.TABLE.items() if op != "relu"}
+    table = {op: rule for op, rule in CONCRETE.items() if op != "relu"}
     with pytest.raises(UnsupportedOperation, match=r"'toy'.*'relu'.*layer 1 \(ReLU\)"):
         check_support(step.graph, table, "toy")
 
@@ -65,8 +66,8 @@ def test_two_steps_in_one_graph_equal_two_graphs() -> None:
     network, both = small_step(data, [4, 2], batches=batches)
     theta = network.initialise(3)
     assert both.rows.tolist() == [0, 1, 2, 4, 6]
-    together = concrete.train([both], theta, data.x, data.one_hot)
-    apart = concrete.train([small_step(data, [4, 2], batches=[b])[1] for b in batches], theta, data.x, data.one_hot)
+    together = run_steps([both], theta, data.x, data.one_hot)
+    apart = run_steps([small_step(data, [4, 2], batches=[b])[1] for b in batches], theta, data.x, data.one_hot)
     np.testing.assert_array_equal(together, apart)
 
 
@@ -83,8 +84,6 @@ def test_concrete_broadcasts_over_leading_axes() -> None:
     network, step = small_step(data, [3, 2], batches=[np.array([0, 1, 2]), np.array([3, 4])])
     thetas = np.stack([network.initialise(s) for s in range(4)])
     x = data.x + 0.1 * rng.normal(size=(4, *data.x.shape))
-    together = concrete.train([step], thetas, x, np.broadcast_to(data.one_hot, (4, *data.one_hot.shape)))
+    together = run_steps([step], thetas, x, np.broadcast_to(data.one_hot, (4, *data.one_hot.shape)))
     for i in range(4):
-        np.testing.assert_allclose(
-            together[i], concrete.train([step], thetas[i], x[i], data.one_hot), rtol=0, atol=1e-15
-        )
+        np.testing.assert_allclose(together[i], run_steps([step], thetas[i], x[i], data.one_hot), rtol=0, atol=1e-15)

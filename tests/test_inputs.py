@@ -13,15 +13,15 @@ from mibp_cert.certify import ABSTAIN, AttackSettings, Inputs, Training, certify
 from mibp_cert.certify.bounds import enclose, relational_form
 from mibp_cert.certify.predict import margin_pairs, nominal_classes, nominal_outputs
 from mibp_cert.data import Split, two_moons
-from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.relational import RelationalEngine, RelationalSet
+from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.engines.relational.engine import RelationalEngine, RelationalSet
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import SoundnessError, UserError
-from mibp_cert.nets import SGD, Linear, Network, Sigmoid, loss_named, trace_steps
-from mibp_cert.solvers import WorkerPool
-from mibp_cert.threats import L2, AnyCategory, Budget, LInf, Missing, Monotone, Noise, Shift, Threat
+from mibp_cert.nets import SGD, Linear, Network, Sigmoid, loss_named, trace_steps, train_step
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.sets import Noise
+from mibp_cert.threats import L2, AnyCategory, Budget, LInf, Missing, Monotone, Shift, Threat
 
 THREATS = {
     "noise": LInf(0.3),
@@ -44,7 +44,7 @@ def _trained(seed: int) -> tuple[Network, Any, Any, list[Any]]:
     members = [threat.reference, *threat.sample(rng, 8)]
     for _ in range(3):
         box, _ = RelationalEngine().advance(box, step, threat)
-        models = [concrete.train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
+        models = [train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
     return network, box, data, models
 
 

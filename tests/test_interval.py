@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import small_data, small_step
-from mibp_cert.engines import concrete, interval
+from mibp_cert.engines import interval
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.interval import IntervalEngine, enclose
 from mibp_cert.engines.rounding import Interval, add_down, add_up, gamma, scale_down, scale_up
 from mibp_cert.errors import SoundnessError
-from mibp_cert.graph import Factor, GraphBuilder
+from mibp_cert.graph import Factor, GraphBuilder, evaluate
+from mibp_cert.graph.evaluate import TABLE as CONCRETE
+from mibp_cert.nets import run_steps, train_step
 from mibp_cert.threats import LInf
 from oracles import evaluate_rational, rational, train_rational
 
@@ -96,7 +98,7 @@ def test_contractions_enclose_exact_products_of_every_size(seed: int, size: floa
     for _ in range(4):
         points = {name: np.where(rng.random(v.low.shape) < 0.5, v.low, v.high) for name, v in (("a", a), ("b", b))}
         exact = evaluate_rational(graph, {name: rational(p) for name, p in points.items()})["out"]
-        computed = concrete.evaluate(graph, points)["out"]
+        computed = evaluate(graph, points)["out"]
         for index in np.ndindex(exact.shape):
             assert Fraction(float(out.low[index])) <= exact[index] <= Fraction(float(out.high[index]))
             assert out.low[index] <= computed[index] <= out.high[index]
@@ -132,7 +134,7 @@ def test_rational_training_of_members_stays_inside(eps: float, sizes: list[int],
             assert all(
                 Fraction(float(box.lower[i])) <= truth[i] <= Fraction(float(box.upper[i])) for i in range(len(truth))
             )
-            point = concrete.train_step(step, point, x, y)
+            point = train_step(step, point, x, y)
             assert box.contains(point)
 
 
@@ -179,7 +181,7 @@ def test_zero_width_bounds_are_ordinary_training() -> None:
     network, step = small_step(data, [6, 2], rate=0.1)
     theta = network.initialise(0)
     boxes = _boxes(Box.point(theta), [step] * 5, LInf(0.0).bind(data))
-    trained = concrete.train([step] * 5, theta, data.x, data.one_hot)
+    trained = run_steps([step] * 5, theta, data.x, data.one_hot)
     assert boxes[-1].contains(trained)
     assert boxes[-1].radius.max() < 1e-12
 
@@ -197,7 +199,7 @@ def test_nan_infinite_and_inverted_bounds_stop_with_step_and_parameter() -> None
 
 def test_nan_never_becomes_a_sound_gate() -> None:
     g = GraphBuilder()
-    graph = g.finish({"out": g.step(g.input("a", (2,)), closed=True)})
+    graph = g.finish({"out": g.gate(g.input("a", (2,)), closed=True)})
     out = enclose(graph, {"a": Interval(np.array([np.nan, -1.0]), np.array([1.0, np.nan]))})["out"]
     assert not out.sound.any()
 
@@ -205,9 +207,9 @@ def test_nan_never_becomes_a_sound_gate() -> None:
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("contract", lambda node, a, b: Interval.point(concrete.TABLE["contract"](node, a.low, b.low))),
+        ("contract", lambda node, a, b: Interval.point(CONCRETE["contract"](node, a.low, b.low))),
         ("relu", lambda node, a: Interval(np.maximum(a.low, 0), np.maximum(a.low, 0))),
-        ("step", lambda node, a: Interval(np.where(a.low > 0, 1.0, 0.0), np.where(a.low > 0, 1.0, 0.0))),
+        ("gate", lambda node, a: Interval(np.where(a.low > 0, 1.0, 0.0), np.where(a.low > 0, 1.0, 0.0))),
         ("add", lambda node, a, b: Interval(a.low + b.high, a.high + b.high)),
         ("scale", lambda node, a: Interval(float(node.attribute.value) * a.low, float(node.attribute.value) * a.high)),
     ],
@@ -222,7 +224,7 @@ def test_a_wrong_rule_is_caught_by_containment(monkeypatch: pytest.MonkeyPatch, 
 
     def outside() -> bool:
         boxes = _boxes(Box.point(theta), [step] * 3, threat)
-        return any(not boxes[-1].contains(concrete.train([step] * 3, theta, x, y)) for x, y in members)
+        return any(not boxes[-1].contains(run_steps([step] * 3, theta, x, y)) for x, y in members)
 
     assert not outside()
     monkeypatch.setitem(interval.TABLE, name, rule)

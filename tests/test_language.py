@@ -12,17 +12,17 @@ from cases import survey
 from conftest import small_data, small_step
 from mibp_cert.certify import Training, certify_training
 from mibp_cert.data import Dataset
-from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.exact.engine import MibpEngine
+from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.mibp import MibpEngine
-from mibp_cert.engines.relational import RelationalEngine
+from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network
-from mibp_cert.solvers import WorkerPool
-from mibp_cert.threats import AnyCategory, LabelFlips, LInf, Rules, ThreatSet
-from mibp_cert.threats.polytope import Polytope
+from mibp_cert.nets import Network, train_step
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.sets import ThreatSet
+from mibp_cert.sets.polytope import Polytope
+from mibp_cert.threats import AnyCategory, LabelFlips, LInf, Rules
 
 
 def a_shared_bias(m: Any) -> None:
@@ -131,7 +131,7 @@ def test_trained_members_stay_inside_every_engine(name: str, pool: WorkerPool) -
         trained = [theta] * len(members)
         for _ in range(1 if engine.name == "mibp" else 3):
             box, _ = engine.advance(box, step, threat)
-            trained = [concrete.train_step(step, t, x, y) for t, (x, y) in zip(trained, members, strict=True)]
+            trained = [train_step(step, t, x, y) for t, (x, y) in zip(trained, members, strict=True)]
             slip = 0.0 if engine.name != "mibp" else 1e-5 * box.radius  # members break rules by the solver's tolerance
             inside = [((box.lower - slip <= t) & (t <= box.upper + slip)).all() for t in trained]
             assert all(inside), engine.name
@@ -160,7 +160,7 @@ def test_the_exact_step_equals_brute_force_over_rules(pool: WorkerPool) -> None:
     assert all(threat.contains(x, y) for x, y in datasets[::9])
     network, step = small_step(data, [2, 2], rate=0.5)
     theta = network.initialise(3)
-    models = np.stack([concrete.train_step(step, theta, x, y) for x, y in datasets])
+    models = np.stack([train_step(step, theta, x, y) for x, y in datasets])
     bounds, _ = MibpEngine(SolverSettings(gap=1e-4), pool=pool).advance(Box.point(theta), step, threat)
     width = np.maximum(0.5 * (models.max(axis=0) - models.min(axis=0)), 1e-3)
     assert (bounds.lower <= models.min(axis=0)).all()
@@ -195,7 +195,7 @@ def test_random_rules_keep_their_samples(pool: WorkerPool) -> None:
         for x, y in members:
             assert threat.contains(x, y)
             assert ((hull.x_low <= x) & (x <= hull.x_high)).all()
-            trained = concrete.train_step(step, theta, x, y)
+            trained = train_step(step, theta, x, y)
             assert all(box.contains(trained) for box in boxes)
 
 

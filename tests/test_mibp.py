@@ -13,16 +13,18 @@ import pytest
 
 from conftest import small_data, small_step
 from mibp_cert.data import Dataset
-from mibp_cert.engines import concrete, exact
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.encode import Encoder
-from mibp_cert.engines.exact import End, SolverSettings, Task
+from mibp_cert.engines.exact import solve as exact
+from mibp_cert.engines.exact.encode import Encoder
+from mibp_cert.engines.exact.engine import Brackets, MibpEngine, bound_graph, declare_training, treatments
+from mibp_cert.engines.exact.solve import End, SolverSettings, Task
 from mibp_cert.engines.interval import IntervalEngine, enclose
-from mibp_cert.engines.mibp import Brackets, MibpEngine, bound_graph, declare_training, treatments
 from mibp_cert.engines.rounding import Interval
-from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
-from mibp_cert.solvers import Bound, Objective, Program, Scip, Status, WorkerPool, failed
-from mibp_cert.threats import LInf, ThreatSet
+from mibp_cert.nets import SGD, Network, Step, loss_named, run_steps, trace_steps, train_step
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.sets import ThreatSet
+from mibp_cert.solvers import Bound, Objective, Program, Scip, Status, failed
+from mibp_cert.threats import LInf
 from oracles import rational, search_step, train_rational
 
 TIGHT = SolverSettings(gap=1e-4)
@@ -128,7 +130,7 @@ def test_models_trained_on_members_stay_inside(sizes: list[int], batches: Any, p
         assert threat.contains(x, y)
         point = theta
         for step, box in zip(steps, boxes, strict=True):
-            point = concrete.train_step(step, point, x[step.rows], y[step.rows])
+            point = train_step(step, point, x[step.rows], y[step.rows])
             assert box.contains(point)
 
 
@@ -144,7 +146,7 @@ def _corner_attacks(
             for _ in range(60):
                 flipped = corner ^ (rng.random(corner.shape) < 0.2)
                 x = np.where(flipped, hull.x_high, hull.x_low)
-                value = sign * concrete.train(steps, theta, x, hull.y_low)[index]
+                value = sign * run_steps(steps, theta, x, hull.y_low)[index]
                 if value > best:
                     best, corner = value, flipped
             attacks.append((np.where(corner, hull.x_high, hull.x_low), hull.y_low))
@@ -192,7 +194,7 @@ def test_two_steps_in_one_program_are_at_least_as_tight(pool: WorkerPool) -> Non
     assert together.radius.sum() < 0.999 * apart.radius.sum()
     assert report.gap.max() <= 1e-2
     for x, y in threat.sample(rng, 60):
-        assert together.contains(concrete.train([single, single], theta, x, y))
+        assert together.contains(run_steps([single, single], theta, x, y))
 
 
 def test_widths_shrink_on_a_convex_problem_where_intervals_grow(pool: WorkerPool) -> None:
@@ -330,7 +332,7 @@ def test_a_margin_of_exactly_one_is_never_declared_stable(pool: WorkerPool) -> N
     _, step = small_step(data, [1], rate=0.5)
     theta = np.array([0.6, 0.4, 0.4, -0.2, 0.7, 1.36])
     box, report = _advance(pool, Box.point(theta), step, LInf(0.0).bind(data))
-    assert box.contains(concrete.train([step], theta, data.x, data.one_hot))
+    assert box.contains(run_steps([step], theta, data.x, data.one_hot))
     assert report.gap.min() >= 0
 
 
@@ -350,7 +352,7 @@ def test_one_decimal_data_at_margin_one_stay_inside() -> None:
         step = trace_steps(network, loss_named("hinge", 1), SGD(0.5), 2, [np.array([0])])
         task = _encoded(step, Box.point(theta), LInf(0.0).bind(data))
         truth = train_rational([step], rational(theta), rational(data.x), rational(data.one_hot))[0]
-        trained = concrete.train([step], theta, data.x, data.one_hot)
+        trained = run_steps([step], theta, data.x, data.one_hot)
         for low, exact_value, value, high in zip(task.low, truth, trained, task.high, strict=True):
             assert Fraction(float(low)) <= exact_value <= Fraction(float(high))
             assert low <= value <= high
@@ -363,9 +365,7 @@ def test_kinks_met_exactly_within_a_threat(solver: str, pool: WorkerPool) -> Non
     theta = np.array([0.75, 0.125, 1, 0.875, 0.25, 1, 0, -0.5, -0.5, -0.75, -1, 0.75, 1])
     threat = LInf(0.2, rows=[0, 1]).bind(data)
     box, _ = _advance(pool, Box.point(theta), step, threat, SolverSettings(solver))
-    assert all(
-        box.contains(concrete.train([step], theta, x, y)) for x, y in threat.sample(np.random.default_rng(0), 100)
-    )
+    assert all(box.contains(run_steps([step], theta, x, y)) for x, y in threat.sample(np.random.default_rng(0), 100))
 
 
 @pytest.mark.parametrize("solver", ["scip", "highs"])
@@ -375,9 +375,7 @@ def test_a_gate_that_is_the_argument_of_a_later_gate(solver: str, pool: WorkerPo
     theta = np.array([0, 0, 0.1, -0.06, 0, 0.9])
     threat = LInf(0.2, rows=[0], columns=[0]).bind(data)
     box, report = _advance(pool, Box.point(theta), step, threat, SolverSettings(solver))
-    assert all(
-        box.contains(concrete.train([step], theta, x, y)) for x, y in threat.sample(np.random.default_rng(0), 60)
-    )
+    assert all(box.contains(run_steps([step], theta, x, y)) for x, y in threat.sample(np.random.default_rng(0), 60))
     assert report.gap.min() > -1e-6
 
 

@@ -20,13 +20,13 @@ import pytest
 from conftest import small_data, small_step
 from mibp_cert import LInf, Network, Training, certify_training, two_moons
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.mibp import MibpEngine
+from mibp_cert.engines.exact.engine import MibpEngine
+from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.errors import SolverUnavailable, UserError
-from mibp_cert.reproduce import Options, run_table
-from mibp_cert.reproduce.paper import IRIS2
-from mibp_cert.solvers import WorkerPool, split
-from mibp_cert.solvers.spread import arrivals, spread
+from mibp_cert.parallel import WorkerPool, split
+from mibp_cert.parallel.sweep import arrivals, spread
+from mibp_cert.studies.reproduce import Options, run_table
+from mibp_cert.studies.reproduce.paper import IRIS2
 
 HERE = Path(__file__).parent
 
@@ -138,7 +138,7 @@ def test_exact_bounds_are_the_same_bits_on_other_machines_and_in_other_groups(
         there, report = remote.advance(box, step, threat)
     finally:
         remote.close()
-    monkeypatch.setattr("mibp_cert.engines.exact.split", lambda items, parts: split(items, 2))
+    monkeypatch.setattr("mibp_cert.engines.exact.solve.split", lambda items, parts: split(items, 2))
     regrouped, _ = MibpEngine(settings, pool=pool).advance(box, step, threat)
     assert report.fallbacks == 0
     for other in (there, regrouped):

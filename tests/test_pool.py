@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers import WorkerPool, split
+from mibp_cert.parallel import WorkerPool, split
 
 
 def _square(shared: int, items: list[int]) -> list[int]:

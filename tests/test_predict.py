@@ -11,12 +11,11 @@ from conftest import small_data, small_step
 from mibp_cert.certify import ABSTAIN, Training, certify_training, predict
 from mibp_cert.certify.predict import nominal_classes
 from mibp_cert.data import two_moons
-from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network
-from mibp_cert.solvers import WorkerPool
+from mibp_cert.nets import Network, run_steps
+from mibp_cert.parallel import WorkerPool
 from mibp_cert.threats import LInf
 
 
@@ -97,18 +96,18 @@ def test_certified_test_points_agree_with_models_trained_on_members(engine: str)
     training = Training(epochs=2, batch_size=8, learning_rate=0.3, seed=2)
     run = certify_training(network, data, LInf(0.05), training, engine, solver=SolverSettings(seconds_per_step=5))
     threat = LInf(0.05).bind(data.train)
-    from mibp_cert.certify.train import plan_steps
+    from mibp_cert.certify.loop import plan_steps
 
     steps = [step for step, _ in plan_steps(network, training, data.train, 1)]
     theta0 = network.initialise(2)
     assert run.test is not None
     assert run.test.certified.any()
     for x, y in threat.sample(np.random.default_rng(0), 60):
-        trained = concrete.train(steps, theta0, x, y)
+        trained = run_steps(steps, theta0, x, y)
         assert run.bounds.contains(trained)
         classes = nominal_classes(network, trained, data.test.x)
         assert (classes == run.test.classes)[run.test.certified].all()
-    np.testing.assert_array_equal(run.theta, concrete.train(steps, theta0, data.train.x, data.train.one_hot))
+    np.testing.assert_array_equal(run.theta, run_steps(steps, theta0, data.train.x, data.train.one_hot))
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:

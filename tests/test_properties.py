@@ -15,19 +15,20 @@ import pytest
 from cases import survey
 from conftest import small_data
 from mibp_cert import LabelFlips, LInf, Network, Training, Verdict, certify_training, collective, fair, holds, monotone
-from mibp_cert.certify import CertifiedRun, Inputs, conditions, predict
-from mibp_cert.certify.conditions import Conditions, prove
+from mibp_cert.certify import CertifiedRun, Inputs, predict
+from mibp_cert.certify.loop import attack_steps
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
-from mibp_cert.certify.questions import Questions, describe
-from mibp_cert.certify.train import attack_steps
 from mibp_cert.data import Dataset, Split, two_moons
-from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact import TOLERANCE, SolverSettings
-from mibp_cert.engines.relational import RelationalSet, RelationalSettings
+from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.engines.relational.engine import RelationalSet, RelationalSettings
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Linear, ReLU, Tanh
-from mibp_cert.solvers import WorkerPool
+from mibp_cert.nets import Linear, ReLU, Tanh, run_steps
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.questions import conditions
+from mibp_cert.questions.ask import Questions, describe
+from mibp_cert.questions.conditions import Conditions, prove
+from mibp_cert.solvers import FEASIBILITY
 from mibp_cert.threats import AnyCategory, Threat, label_is
 
 collective_module = sys.modules[collective.__module__]
@@ -244,7 +245,7 @@ def test_the_exact_check_proves_what_no_range_decides_but_not_within_the_toleran
     outputs = np.array([nominal_outputs(network, theta, x)[0, 0] for theta in models])
     cut, radius = float(0.5 * (outputs.min() + outputs.max())), 0.1 * (1.5 + 0.5 + 1.0)
     found = {}
-    for share in (3.0 * TOLERANCE, 1e-3):
+    for share in (3.0 * FEASIBILITY, 1e-3):
         below, above = model.out(0) <= cut + share * radius, model.out(0) >= cut - share * radius
         assert outputs.min() < cut - share * radius
         assert outputs.max() > cut + share * radius
@@ -252,7 +253,7 @@ def test_the_exact_check_proves_what_no_range_decides_but_not_within_the_toleran
         found[share] = prove(below | above, model, box, Inputs(x), "exact", settings)
         # Both at once, models on either side break.
         assert prove(below & above, model, box, Inputs(x), "exact", settings) is None
-    assert found == {3.0 * TOLERANCE: None, 1e-3: True}
+    assert found == {3.0 * FEASIBILITY: None, 1e-3: True}
 
 
 def test_strict_comparisons_are_not_proven_by_closed_ones() -> None:
@@ -313,7 +314,7 @@ def test_joint_flips_are_exact_on_finite_threats_and_fewer_than_single_ones(case
     for rows in [(), *combinations(range(len(data)), 1)]:
         y = np.array(data.one_hot)
         y[list(rows)] = 1.0 - y[list(rows)]
-        theta = concrete.train(steps, begin, data.x, y)
+        theta = run_steps(steps, begin, data.x, y)
         flips.append(int((nominal_classes(run.network, theta, _test(run).x) != run.nominal).sum()))
     assert found.exact
     assert found.reached == found.proven == max(flips)

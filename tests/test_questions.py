@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import mibp_cert as mc
-from mibp_cert.certify.tolerance import Tried, _Search, scaled
 from mibp_cert.errors import UserError
+from mibp_cert.studies.tolerance import Tried, _Search, scaled
 from mibp_cert.threats import Settled
 
 NETWORK = mc.Network.mlp([2, 1])
@@ -233,9 +233,9 @@ def test_blame_finds_the_rows_that_are_in_doubt_and_the_second_run_proves_it() -
 
 def test_effects_add_up_to_what_the_worst_dataset_takes_from_the_margin() -> None:
     """For one point: the cells' effects, before they are turned into shares, are the support of the linear part."""
-    from mibp_cert.certify.blame import _taken
     from mibp_cert.certify.bounds import Inputs, relational_form, states_of
     from mibp_cert.certify.predict import margin_pairs
+    from mibp_cert.studies.blame import _taken
 
     for threat in (mc.LInf(0.2), mc.L2(0.3), mc.LabelFlips(), mc.LInf(0.1) & mc.LabelFlips()):
         run = mc.certify_training(NETWORK, mc.two_moons(0), threat, TRAINING, attacked=False)

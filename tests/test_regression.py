@@ -10,16 +10,16 @@ import pytest
 from mibp_cert import Budget, Dataset, LabelFlips, LInf, Network, Split, TargetNoise, Training, certify_training
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.data import diabetes
-from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
-from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.exact.engine import MibpEngine
+from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.mibp import MibpEngine
-from mibp_cert.engines.relational import RelationalEngine, RelationalSettings
+from mibp_cert.engines.relational.engine import RelationalEngine, RelationalSettings
 from mibp_cert.errors import UserError
-from mibp_cert.nets import SGD, loss_named, trace_steps
-from mibp_cert.solvers import ProgramBuilder, WorkerPool
+from mibp_cert.nets import SGD, loss_named, trace_steps, train_step
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.solvers import ProgramBuilder
 from mibp_cert.threats import Rules
 from oracles import rational, train_rational
 
@@ -97,7 +97,7 @@ def test_regressions_on_members_stay_inside(name: str, engine: str, sizes: list[
     for x, y in members:
         theta = network.initialise(1)
         for step, at in zip(steps, boxes, strict=True):
-            theta = concrete.train_step(step, theta, x, y)
+            theta = train_step(step, theta, x, y)
             assert at.contains(theta)
     exact = train_rational(steps, rational(network.initialise(1)), *(rational(v) for v in members[-1]))
     for at, state in zip(boxes, exact, strict=True):

@@ -12,16 +12,25 @@ import pytest
 from conftest import random_case, small_data, small_step
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.data import Dataset
-from mibp_cert.engines import affine, concrete, relational
-from mibp_cert.engines.affine import AffineRules
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.forms import Form, Symbols
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.relational import RelationalEngine, RelationalSet, RelationalSettings, bound_outputs, input_form
+from mibp_cert.engines.relational import engine as relational
+from mibp_cert.engines.relational import rules as affine
+from mibp_cert.engines.relational.engine import (
+    RelationalEngine,
+    RelationalSet,
+    RelationalSettings,
+    bound_outputs,
+    input_form,
+)
+from mibp_cert.engines.relational.forms import Form, Symbols
+from mibp_cert.engines.relational.rules import AffineRules
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import UserError
-from mibp_cert.graph import GraphBuilder
-from mibp_cert.threats import LInf, ThreatSet, unit_box
+from mibp_cert.graph import GraphBuilder, evaluate
+from mibp_cert.nets import run_steps, train_step
+from mibp_cert.sets import ThreatSet, unit_box
+from mibp_cert.threats import LInf
 from oracles import rational, train_rational
 
 ENGINE = RelationalEngine()
@@ -50,7 +59,7 @@ def check_case(seed: int, engine: RelationalEngine, steps: int = 4, members: int
         assert box.within(plain), f"seed {seed}: looser than intervals"
         moved = []
         for t, x, y, epsilon in points:
-            trained = concrete.train_step(step, t, x[step.rows], y[step.rows])
+            trained = train_step(step, t, x[step.rows], y[step.rows])
             assert box.contains(trained), f"seed {seed}: a trained model left its bounds"
             rest = np.abs(box.residual(trained, epsilon))
             assert (rest <= box.cover() * (1 + 1e-12) + 1e-300).all(), (
@@ -78,10 +87,8 @@ def check_margins(seed: int, engine: RelationalEngine, members: int = 8) -> None
     cover = np.abs(known[..., box.data :]).sum(axis=-1) + form.slack
     for member, y in threat.sample(rng, members):
         epsilon = known_noise(threat, member)
-        trained = concrete.train(graphs, theta, member, y)
-        margins = concrete.evaluate(network.margin_graph(5, pairs), {**network.layout.unflatten(trained), "x": x})[
-            "margins"
-        ]
+        trained = run_steps(graphs, theta, member, y)
+        margins = evaluate(network.margin_graph(5, pairs), {**network.layout.unflatten(trained), "x": x})["margins"]
         explained = known[..., : box.data].astype(np.longdouble) @ epsilon if known.shape[-1] else 0.0
         rest = np.abs(margins.astype(np.longdouble) - form.centre - explained)
         assert (rest <= cover * (1 + 1e-12) + 1e-300).all(), f"seed {seed}: the known noise does not explain a margin"
@@ -188,7 +195,7 @@ def test_the_larger_threat_contains_models_of_the_smaller() -> None:
     for _ in range(4):
         box, _ = ENGINE.advance(box, step, wide)
     for x, y in narrow.sample(np.random.default_rng(5), 40):
-        assert box.contains(concrete.train([step] * 4, theta, x, y))
+        assert box.contains(run_steps([step] * 4, theta, x, y))
 
 
 def test_the_same_inputs_give_the_same_bits() -> None:

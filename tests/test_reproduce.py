@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mibp_cert.cli import app
-from mibp_cert.reproduce import TABLES, TIMINGS, Options, run_table, runner, timings
-from mibp_cert.reproduce.paper import IRIS2, TWO_MOONS
+from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, run_table, runner, timings
+from mibp_cert.studies.reproduce.paper import IRIS2, TWO_MOONS
 
 SMALL = replace(IRIS2, cells=IRIS2.cells[:1], epochs=6, hidden=(4,), learning_rates=(0.02, 0.1))
 

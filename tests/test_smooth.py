@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mibp_cert.engines import smooth
+from mibp_cert.engines import relax as smooth
 from mibp_cert.engines.rounding import Interval
-from mibp_cert.graph.smooth import SMOOTH
+from mibp_cert.graph.functions import SMOOTH
 from oracles import SMOOTH as EXACT
 from oracles import mp
 

@@ -7,14 +7,14 @@ import pytest
 
 from breadth import NAMES, problem
 from conftest import random_case
-from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
-from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.exact.engine import MibpEngine
+from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.mibp import MibpEngine
-from mibp_cert.engines.relational import RelationalEngine
-from mibp_cert.solvers import WorkerPool
+from mibp_cert.engines.relational.engine import RelationalEngine
+from mibp_cert.nets import train_step
+from mibp_cert.parallel import WorkerPool
 
 
 def _hunt(engine: Engine, seed: int, steps: int, members: int) -> None:
@@ -24,7 +24,7 @@ def _hunt(engine: Engine, seed: int, steps: int, members: int) -> None:
     box = Box.point(theta)
     for step in graphs:
         box, _ = engine.advance(box, step, threat)
-        points = [(concrete.train_step(step, t, x[step.rows], y[step.rows]), x, y) for t, x, y in points]
+        points = [(train_step(step, t, x[step.rows], y[step.rows]), x, y) for t, x, y in points]
         for trained, _, _ in points:
             assert box.contains(trained), f"seed {seed}: a trained model left its bounds"
 
@@ -59,8 +59,7 @@ def test_breadth_hunt(name: str, made: type[Engine]) -> None:
             if not (np.isfinite(box.lower).all() and np.isfinite(box.upper).all()):
                 break
             states = [
-                concrete.train_step(step, s, x[step.rows], y[step.rows])
-                for s, (x, y) in zip(states, members, strict=True)
+                train_step(step, s, x[step.rows], y[step.rows]) for s, (x, y) in zip(states, members, strict=True)
             ]
             assert all(box.contains(state) for state in states), f"{name}, seed {seed}"
 
@@ -80,7 +79,6 @@ def test_mibp_breadth_hunt(name: str, pool: WorkerPool) -> None:
             plain, _ = IntervalEngine().advance(plain, step, threat)
             assert box.within(plain)
             states = [
-                concrete.train_step(step, s, x[step.rows], y[step.rows])
-                for s, (x, y) in zip(states, members, strict=True)
+                train_step(step, s, x[step.rows], y[step.rows]) for s, (x, y) in zip(states, members, strict=True)
             ]
             assert all(box.contains(state) for state in states), f"{name}, seed {seed}"

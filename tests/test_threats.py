@@ -15,6 +15,7 @@ from cases import THREATS, bound, survey
 from conftest import small_data
 from mibp_cert.data import Dataset, Recipe
 from mibp_cert.errors import UserError
+from mibp_cert.sets import ThreatSet
 from mibp_cert.solvers import ProgramBuilder
 from mibp_cert.solvers.program import with_columns
 from mibp_cert.threats import (
@@ -29,7 +30,6 @@ from mibp_cert.threats import (
     Monotone,
     Rounded,
     Shift,
-    ThreatSet,
     column,
     label_is,
 )

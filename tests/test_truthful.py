@@ -15,16 +15,17 @@ from sklearn.exceptions import ConvergenceWarning
 from typer.testing import CliRunner
 
 import mibp_cert as mc
-from mibp_cert.certify.audit import AuditSettings
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.cli import app
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.mibp import MibpEngine
+from mibp_cert.engines.exact.engine import MibpEngine
 from mibp_cert.errors import UserError
-from mibp_cert.graph import smooth as functions
+from mibp_cert.graph import functions
 from mibp_cert.nets import SGD, loss_named, trace_steps
-from mibp_cert.report.tables import advice
-from mibp_cert.solvers import SOLVERS, Limits, Objective, Program, WorkerPool, solver_named
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.report.terminal import advice
+from mibp_cert.solvers import SOLVERS, Limits, Objective, Program, solver_named
+from mibp_cert.store.verify import AuditSettings
 
 # Divergence -----------------------------------------------------------------------------------------------------------
 
@@ -406,7 +407,7 @@ def test_threats_that_read_labels_or_name_rows_still_say_so() -> None:
 
 
 def test_verify_says_what_it_could_not_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mibp_cert.certify import second
+    from mibp_cert.store import second
 
     network = mc.Network((mc.Linear(2, 2), mc.Tanh(), mc.Linear(2, 2)), 2)
     mc.certify_training(network, mc.two_moons(0), mc.LInf(0.01), mc.Training(epochs=1), run_dir=tmp_path / "run")
@@ -424,7 +425,7 @@ def test_verify_says_what_it_could_not_check(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_layer_unknown_to_this_package_is_no_broken_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mibp_cert.certify import stored
+    from mibp_cert.certify import request as stored
 
     network = mc.Network((mc.Linear(2, 2), mc.Tanh(), mc.Linear(2, 2)), 2)
     mc.certify_training(network, mc.two_moons(0), mc.LInf(0.01), mc.Training(epochs=1), run_dir=tmp_path / "run")

@@ -23,17 +23,17 @@ from mibp_cert.certify import (
     load_run,
     resume_run,
 )
-from mibp_cert.certify.blame import Blame, blame
-from mibp_cert.certify.collective import Flips, collective
-from mibp_cert.certify.compare import compare
-from mibp_cert.certify.properties import Verdict, fair, holds, monotone
-from mibp_cert.certify.tolerance import Family, Tolerance, tolerance
 from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.relational import RelationalSet, RelationalSettings
+from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.engines.relational.engine import RelationalSet, RelationalSettings
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
 from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, Network, ReLU, Sigmoid, Tanh
+from mibp_cert.questions.collective import Flips, collective
+from mibp_cert.questions.properties import Verdict, fair, holds, monotone
+from mibp_cert.studies.blame import Blame, blame
+from mibp_cert.studies.compare import compare
+from mibp_cert.studies.tolerance import Family, Tolerance, tolerance
 from mibp_cert.threats import (
     L1,
     L2,
@@ -57,19 +57,19 @@ from mibp_cert.threats import (
 )
 
 if TYPE_CHECKING:
-    from mibp_cert.certify.audit import AuditSettings, verify
     from mibp_cert.estimator import CertifiedClassifier, CertifiedRegressor
     from mibp_cert.report.html import html_report
+    from mibp_cert.store.verify import AuditSettings, verify
     from mibp_cert.torch import from_torch, to_torch
 
 _LATER = {
-    "AuditSettings": "certify.audit",
+    "AuditSettings": "store.verify",
     "CertifiedClassifier": "estimator",
     "CertifiedRegressor": "estimator",
     "from_torch": "torch",
     "html_report": "report.html",
     "to_torch": "torch",
-    "verify": "certify.audit",
+    "verify": "store.verify",
 }
 """Names whose modules are loaded when they are first used: scikit-learn and matplotlib take seconds to import."""
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection, Training, certify_training
+from mibp_cert.certify.loop import clean_accuracies
 from mibp_cert.certify.memory import check_memory
-from mibp_cert.certify.questions import Questions
-from mibp_cert.certify.train import clean_accuracies
-from mibp_cert.data import NAMES, Split, effective_batch_size, load, steps_per_epoch
+from mibp_cert.data import NAMES, Split, load
 from mibp_cert.data.files import Reading, missing_columns, notes, read_table, split_table
-from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.relational import RelationalSettings
+from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.engines.relational.engine import RelationalSettings
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network
+from mibp_cert.nets import Network, effective_batch_size, steps_per_epoch
 from mibp_cert.options import IMAGES, network_of, threat_of
+from mibp_cert.questions.ask import Questions
 from mibp_cert.threats import Catalogued, Missing, Threat, nearest, threat_from_json
 
 Config = dict[str, dict[str, Any]]

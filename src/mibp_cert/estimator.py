@@ -22,17 +22,17 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from mibp_cert.certify import AttackSettings, CertifiedRun, Inputs, Selection, Training, certify_training
 from mibp_cert.certify.answers import attack_rows, class_table, range_table
-from mibp_cert.certify.blame import Blame, blame
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.certify.run import check_threat
 from mibp_cert.data import Dataset, Recipe, Split
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.relational import RelationalSettings
+from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.engines.relational.engine import RelationalSettings
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network
 from mibp_cert.options import ACTIVATIONS, Start
 from mibp_cert.report.progress import progress_bars, show_training
+from mibp_cert.studies.blame import Blame, blame
 from mibp_cert.threats import Catalogued, Missing, Nothing, Threat
 
 Table = pd.DataFrame | ArrayLike

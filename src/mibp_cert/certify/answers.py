@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from mibp_cert.certify.attack import Attack, AttackSettings, attack
 from mibp_cert.certify.bounds import Inputs, states_of
+from mibp_cert.certify.loop import attack_steps
 from mibp_cert.certify.predict import Predictions, nominal_classes, nominal_outputs
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.certify.train import attack_steps
 from mibp_cert.errors import SoundnessError
 
 ABSTAIN_WORD = "abstain"

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from mibp_cert.certify.bounds import Inputs, LinearPart, relational_form, states_of
 from mibp_cert.certify.predict import ABSTAIN, Predictions, Ranges, margin_pairs
 from mibp_cert.data import Dataset
-from mibp_cert.engines import concrete
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.relational import CaseSet, RelationalEngine, RelationalSet, RelationalSettings
+from mibp_cert.engines.relational.engine import CaseSet, RelationalEngine, RelationalSet, RelationalSettings
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import SoundnessError
-from mibp_cert.nets import Network, Step
-from mibp_cert.threats import ThreatSet
+from mibp_cert.graph import evaluate
+from mibp_cert.nets import Network, Step, run_steps
+from mibp_cert.sets import ThreatSet
 
 VARIANTS = 6
 """Random perturbations of the test inputs that every model meets."""
@@ -115,7 +115,7 @@ class _Trainer:
             part = members[start : start + CHUNK]
             x, y = np.stack([m[0] for m in part]), np.stack([m[1] for m in part])
             theta = np.broadcast_to(self.theta0, (len(part), len(self.theta0)))
-            trained = concrete.train(self.steps, theta, x, y)[..., : self.network.layout.size]
+            trained = run_steps(self.steps, theta, x, y)[..., : self.network.layout.size]
             self.theta += list(trained)
             self.logits += list(self._worst_logits(trained))
         self.origins += [f"{origin} {i}" for i in range(len(members))]
@@ -136,7 +136,7 @@ class _Trainer:
         graph, best, least = self.network.forward_graph(len(self.inputs.x)), None, None
         for x in self.variants:
             inputs = {**self.network.layout.unflatten(theta), "x": np.broadcast_to(x, (len(theta), *x.shape))}
-            logits = concrete.evaluate(graph, inputs)["logits"]
+            logits = evaluate(graph, inputs)["logits"]
             self.low = np.minimum(self.low, logits.min(axis=0))
             self.high = np.maximum(self.high, logits.max(axis=0))
             margins = _margins(logits, self.nominal)

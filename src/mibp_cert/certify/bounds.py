@@ -13,18 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from mibp_cert.engines import crown, interval, relational
+from mibp_cert.engines import crown, interval
 from mibp_cert.engines.base import Box, StepReport
-from mibp_cert.engines.encode import Encoder, Symbolic
-from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.mibp import Brackets, bound_graph, treatments
-from mibp_cert.engines.relational import CaseSet, RelationalSet
+from mibp_cert.engines.exact.encode import Encoder, Symbolic
+from mibp_cert.engines.exact.engine import Brackets, bound_graph, treatments
+from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.engines.relational import engine as relational
+from mibp_cert.engines.relational.engine import CaseSet, RelationalSet
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Layout
-from mibp_cert.solvers import WorkerPool
-from mibp_cert.threats import Noise, ThreatSet
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.sets import Noise, ThreatSet
 
 METHODS = ("interval", "crown", "relational", "exact")
 SLICE = 50

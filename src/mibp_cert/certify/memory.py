@@ -11,9 +11,9 @@ import os
 
 import numpy as np
 
-from mibp_cert.data import Dataset, effective_batch_size
+from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network
+from mibp_cert.nets import Network, effective_batch_size
 from mibp_cert.threats import Threat
 
 PROBE = 4000

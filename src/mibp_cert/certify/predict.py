@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from mibp_cert.certify.bounds import Inputs, check_method, enclose, solve
 from mibp_cert.data import Column
 from mibp_cert.engines.base import Box, StepReport
-from mibp_cert.engines.concrete import evaluate
-from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.mibp import Brackets
+from mibp_cert.engines.exact.engine import Brackets
+from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
+from mibp_cert.graph.evaluate import evaluate
 from mibp_cert.nets import Network
-from mibp_cert.solvers import WorkerPool
+from mibp_cert.parallel import WorkerPool
 
 ABSTAIN = -1
 

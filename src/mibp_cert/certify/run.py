@@ -23,13 +23,13 @@ from mibp_cert.certify.predict import (
     predict_ranges,
     unknown_ranges,
 )
-from mibp_cert.data import Dataset, Split, effective_batch_size, steps_per_epoch
+from mibp_cert.data import Dataset, Split
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact import SolverSettings
-from mibp_cert.engines.relational import RelationalSettings
+from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.engines.relational.engine import RelationalSettings
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.nets import SGD, Network, learning_rates
+from mibp_cert.nets import SGD, Network, effective_batch_size, learning_rates, steps_per_epoch
 from mibp_cert.threats import Threat
 
 

@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 
 from mibp_cert.certify import CertifiedRun, load_run, resume_run
-from mibp_cert.certify.archive import write_safely
-from mibp_cert.certify.questions import describe
 from mibp_cert.config import Config, Job, job_of, plain_config, with_eps
 from mibp_cert.errors import MibpCertError, UserError
+from mibp_cert.questions.ask import describe
 from mibp_cert.report.progress import progress_bars, show_training
-from mibp_cert.report.tables import epochs_table, side_by_side, summary
+from mibp_cert.report.terminal import epochs_table, side_by_side, summary
+from mibp_cert.store.archive import write_safely
 from mibp_cert.threats import in_words
 
 OUTPUT = "Output"
@@ -145,8 +145,8 @@ def verify(
 ) -> None:
     """Check a stored run again: hashes, every step by a second arithmetic, fresh trainings. Status 1 if anything is wrong, 4 if
     something could not be checked."""
-    from mibp_cert.certify.audit import AuditSettings
-    from mibp_cert.certify.audit import verify as check
+    from mibp_cert.store.verify import AuditSettings
+    from mibp_cert.store.verify import verify as check
 
     console = Console()
     with console.status("verifying") as status:
@@ -173,8 +173,8 @@ def tolerance(
     quiet: Quiet = False,
 ) -> None:
     """How wrong may the data be? The largest doubt that certificates survive, and the smallest that an attack used."""
-    from mibp_cert.certify.tolerance import Family
-    from mibp_cert.certify.tolerance import tolerance as search
+    from mibp_cert.studies.tolerance import Family
+    from mibp_cert.studies.tolerance import tolerance as search
 
     console, engine, easy = Console(quiet=quiet), _one_engine(config), config["threat"]
     if vary == "amount" and not easy:
@@ -229,7 +229,7 @@ def blame(
     quiet: Quiet = False,
 ) -> None:
     """Which training rows carry the uncertainty, and what re-checking them would be worth; also of a finished run directory."""
-    from mibp_cert.certify.blame import blame as ask
+    from mibp_cert.studies.blame import blame as ask
 
     console = Console(quiet=quiet)
     if _one_engine(config) != "relational":
@@ -263,7 +263,7 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Engines (--engine a,b) or amounts (--eps-values) side by side on the same data and seed."""
-    from mibp_cert.certify.compare import compare as ask
+    from mibp_cert.studies.compare import compare as ask
 
     console, job = Console(quiet=quiet), job_of(config)
     threats: dict[str, Any] = {in_words(job.threat): job.threat}
@@ -295,8 +295,8 @@ def write_report(
     path: Path, run: CertifiedRun, answers: list[str], config: Any, console: Console, quiet: bool, found: Any = None
 ) -> None:
     """The HTML page, with blame where the engine can say it."""
-    from mibp_cert.certify.blame import blame as ask
     from mibp_cert.report.html import html_report
+    from mibp_cert.studies.blame import blame as ask
 
     if (
         found is None

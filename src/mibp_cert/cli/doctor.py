@@ -14,7 +14,7 @@ from rich.console import Console
 from mibp_cert.certify import AttackSettings, Training, certify_training
 from mibp_cert.certify.memory import free_memory
 from mibp_cert.data import two_moons
-from mibp_cert.engines.exact import SolverSettings
+from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.errors import MibpCertError
 from mibp_cert.nets import Network
 from mibp_cert.solvers import SOLVERS

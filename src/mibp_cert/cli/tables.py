@@ -14,8 +14,8 @@ from rich.console import Console
 from mibp_cert.certify import ENGINES
 from mibp_cert.cli.commands import Interrupted, check_writable
 from mibp_cert.errors import UserError
-from mibp_cert.report.tables import accuracy_notes, accuracy_table, cost_table
-from mibp_cert.reproduce import TABLES, TIMINGS, Options, Table, run_table, with_loss
+from mibp_cert.report.terminal import accuracy_notes, accuracy_table, cost_table
+from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, Table, run_table, with_loss
 
 
 def reproduce(

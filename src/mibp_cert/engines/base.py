@@ -12,7 +12,7 @@ import numpy as np
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import SoundnessError
 from mibp_cert.nets import Layout, Step
-from mibp_cert.threats import ThreatSet
+from mibp_cert.sets import ThreatSet
 
 
 @dataclass(frozen=True, eq=False)

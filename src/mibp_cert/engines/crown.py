@@ -24,14 +24,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.engines import interval, smooth
+from mibp_cert.engines import interval
+from mibp_cert.engines import relax as smooth
 from mibp_cert.engines.base import Box, Engine, StepReport, data_intervals
 from mibp_cert.engines.rounding import TINY, Array, Interval, add_down, add_up, gamma, sum_error
 from mibp_cert.graph import Graph, Node, check_support, interpret, parse_spec
 from mibp_cert.nets import Step
-from mibp_cert.threats import ThreatSet, largest_sum
+from mibp_cert.sets import ThreatSet, largest_sum
 
-NONLINEAR = ("relu", "step", "smooth")
+NONLINEAR = ("relu", "gate", "smooth")
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from mibp_cert.engines import smooth
+from mibp_cert.engines import relax as smooth
 from mibp_cert.engines.base import Box, Engine, StepReport, data_intervals
 from mibp_cert.engines.rounding import (
     LARGEST,
@@ -25,7 +25,7 @@ from mibp_cert.engines.rounding import (
 )
 from mibp_cert.graph import Graph, Node, Rule, interpret, outputs_of, parse_spec
 from mibp_cert.nets import Step
-from mibp_cert.threats import ThreatSet
+from mibp_cert.sets import ThreatSet
 
 
 def _add(node: Node, a: Interval, b: Interval) -> Interval:
@@ -74,7 +74,7 @@ def _nearer(total: Array, count: int) -> Array:
     return np.maximum(np.nextafter(np.minimum(total, LARGEST) * (1.0 - share), -np.inf), 0.0)
 
 
-def _step(node: Node, a: Interval) -> Interval:
+def _gate(node: Node, a: Interval) -> Interval:
     on = np.greater_equal if node.attribute else np.greater
     # NaN compares false; such an interval must not turn into a sound gate.
     nan = np.isnan(a.low) | np.isnan(a.high)
@@ -87,7 +87,7 @@ TABLE: dict[str, Rule] = {
     "scale": _scale,
     "contract": _contract,
     "relu": lambda node, a: Interval(np.maximum(a.low, 0.0), np.maximum(a.high, 0.0)),
-    "step": _step,
+    "gate": _gate,
     "sum": _sum,
     "gather": lambda node, a: Interval(node.attribute.of(a.low), node.attribute.of(a.high)),
     "reshape": lambda node, a: Interval(a.low.reshape(node.shape), a.high.reshape(node.shape)),

@@ -4,30 +4,15 @@ from mibp_cert.nets.layers import Activation, AvgPool2d, Conv2d, Flatten, Layer,
 from mibp_cert.nets.losses import LOSSES, Loss, loss_named
 from mibp_cert.nets.network import Layout, Network
 from mibp_cert.nets.optim import SGD, learning_rates
-from mibp_cert.nets.step import Step, trace_steps
+from mibp_cert.nets.plan import (
+    Step,
+    batch_plan,
+    effective_batch_size,
+    run_steps,
+    steps_per_epoch,
+    trace_steps,
+    train_step,
+)
 
 LAYERS: tuple[type[Layer], ...] = (Linear, Conv2d, AvgPool2d, Flatten, ReLU, LeakyReLU, Sigmoid, Tanh)
 """Every layer there is."""
-
-__all__ = [
-    "LAYERS",
-    "LOSSES",
-    "SGD",
-    "Activation",
-    "AvgPool2d",
-    "Conv2d",
-    "Flatten",
-    "Layer",
-    "Layout",
-    "LeakyReLU",
-    "Linear",
-    "Loss",
-    "Network",
-    "ReLU",
-    "Sigmoid",
-    "Step",
-    "Tanh",
-    "learning_rates",
-    "loss_named",
-    "trace_steps",
-]

@@ -124,7 +124,7 @@ class ReLU(Activation):
         return g.relu(a), (a,)
 
     def derivative(self, g: GraphBuilder, tape: Tape) -> int:
-        return g.step(tape[0], closed=False)
+        return g.gate(tape[0], closed=False)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class LeakyReLU(Activation):
 
     def derivative(self, g: GraphBuilder, tape: Tape) -> int:
         slope = Fraction(self.slope)
-        return g.add(g.scale(g.step(tape[0], closed=False), 1 - slope), g.const(self.slope))
+        return g.add(g.scale(g.gate(tape[0], closed=False), 1 - slope), g.const(self.slope))
 
 
 @dataclass(frozen=True)

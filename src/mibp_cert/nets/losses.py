@@ -40,7 +40,7 @@ class BinaryHinge(Loss):
     def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
         sign = _signs(g, labels)
         slack = g.subtract(g.const(1.0), g.multiply(sign, logits))
-        return g.scale(g.multiply(sign, g.step(slack, closed=True)), -1.0)
+        return g.scale(g.multiply(sign, g.gate(slack, closed=True)), -1.0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class MarginHinge(Loss):
         _one_per_class("margin hinge", logits, classes)
 
     def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
-        return _pushes(g, logits, labels, lambda slack: g.step(slack, closed=True))
+        return _pushes(g, logits, labels, lambda slack: g.gate(slack, closed=True))
 
 
 @dataclass(frozen=True)

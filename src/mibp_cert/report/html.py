@@ -23,7 +23,7 @@ from mibp_cert.report.plots import (
     plot_radius,
     plot_regions,
 )
-from mibp_cert.report.tables import number, percent
+from mibp_cert.report.terminal import number, percent
 from mibp_cert.threats import in_words
 
 ROWS = 50

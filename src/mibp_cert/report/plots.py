@@ -18,8 +18,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from mibp_cert.certify import ABSTAIN, CertifiedRun, Predictions, Ranges
-from mibp_cert.data import Dataset, Split, steps_per_epoch
+from mibp_cert.data import Dataset, Split
 from mibp_cert.errors import UserError
+from mibp_cert.nets import steps_per_epoch
 from mibp_cert.report.drawing import (
     ATTACKED,
     CERTIFIED,

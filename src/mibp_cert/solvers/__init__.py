@@ -1,10 +1,9 @@
-"""Solver-neutral programs, the adapters that solve them, and the worker processes they run in."""
+"""Solver-neutral programs, and the adapters that solve them."""
 
 from mibp_cert.errors import SolverUnavailable
 from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, failed
 from mibp_cert.solvers.gurobi import Gurobi
 from mibp_cert.solvers.highs import Highs
-from mibp_cert.solvers.pool import WorkerPool, split
 from mibp_cert.solvers.program import Affine, Program, ProgramBuilder
 from mibp_cert.solvers.scip import Scip
 
@@ -18,22 +17,3 @@ def solver_named(name: str) -> Solver:
     solver = SOLVERS[name]()
     solver.check_available()
     return solver
-
-
-__all__ = [
-    "FEASIBILITY",
-    "SOLVERS",
-    "Affine",
-    "Bound",
-    "Capability",
-    "Limits",
-    "Objective",
-    "Program",
-    "ProgramBuilder",
-    "Solver",
-    "Status",
-    "WorkerPool",
-    "failed",
-    "solver_named",
-    "split",
-]

@@ -14,9 +14,9 @@ import pandas as pd
 
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
-from mibp_cert.threats.blocks import Array, Index
+from mibp_cert.sets.blocks import Array, Index
+from mibp_cert.sets.product import Part
 from mibp_cert.threats.conditions import Rows
-from mibp_cert.threats.parts import Part
 
 Names = str | int | Sequence[str | int] | None
 

@@ -1,0 +1,1 @@
+"""The paper's method: a step as a mixed-integer bilinear program, solved for every parameter."""

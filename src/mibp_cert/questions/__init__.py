@@ -1,0 +1,1 @@
+"""Statements about every model that training could have produced, beyond the class."""

@@ -1,0 +1,179 @@
+"""Collective robustness: how many test predictions can flip at once, under one dataset.
+
+Points that are not certified one by one need not be able to flip together: one dataset would have to do it for all. With the
+relational set, the margin of each point is `c + G·ε ± r` over the *same* symbols, so the largest number of joint flips is at most
+
+    max Σ f_i    subject to   c_i + G_i·ε − r_i ≤ M_i·(1 − f_i),   ε ∈ 𝓔,   f_i ∈ {0, 1}
+
+(one row for each other class, at least one of which must hold). The solver's proven bound is an upper bound, the strongest attack
+a lower one. Where the threat has finitely many members, all of them can be tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from mibp_cert.certify.bounds import Inputs, relational_symbols, states_of
+from mibp_cert.certify.loop import attack_steps
+from mibp_cert.certify.predict import margin_pairs, nominal_classes
+from mibp_cert.certify.run import CertifiedRun
+from mibp_cert.data import Split
+from mibp_cert.engines.relational.engine import RelationalSet
+from mibp_cert.engines.rounding import Array
+from mibp_cert.errors import UserError
+from mibp_cert.nets import run_steps
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.sets import Budgeted, Plain, Segments
+from mibp_cert.solvers import FEASIBILITY, Limits, Objective, Program, ProgramBuilder, solver_named
+from mibp_cert.solvers.program import FREE, Index
+
+
+@dataclass(frozen=True)
+class Flips:
+    """How many of `points` test predictions differ from the clean model's at once: at least `reached` (by a dataset that was
+    trained), at most `proven`; `single` of them are not certified one by one."""
+
+    points: int
+    single: int
+    reached: int
+    proven: int
+    exact: bool
+    """Every member of the threat was tried: `reached` is the true number."""
+
+    def to_json(self) -> dict[str, int | bool]:
+        return {name: getattr(self, name) for name in ("points", "single", "reached", "proven", "exact")}
+
+
+def collective(run: CertifiedRun, seconds: float = 60.0, members: int = 20_000) -> Flips:
+    """Largest number of joint flips among the run's test points: proven, reached, and exact if the threat has at most `members`
+    members. Without the relational engine only the number of uncertified points is proven."""
+    if not isinstance(run.data, Split) or run.test is None or run.nominal is None:
+        raise UserError("Collective flips need a run on data with classes and a test part.")
+    if run.test_threat is not None:
+        raise UserError("Collective flips are about one training dataset; leave out the threat on the test inputs.")
+    run.check_reached()
+    single = ~(run.test.classes == run.nominal)
+    proven = int(single.sum())
+    reached = 0 if run.attack is None else run.attack.flips
+    states = states_of(run.bounds)
+    if states:
+        x, nominal = run.data.test.x[single], run.nominal[single]
+        proven = min(proven, _proven(run, states, x, nominal, seconds))
+    everything = run.threat.bind(run.train).members(members)
+    if everything is not None:
+        reached = max(reached, _most(run, everything))
+        proven = min(proven, reached)
+    return Flips(len(single), int(single.sum()), reached, proven, everything is not None)
+
+
+def _most(run: CertifiedRun, members: list[tuple[Array, Array]]) -> int:
+    """Most flips over datasets that are all trained for real."""
+    assert isinstance(run.data, Split)
+    assert run.nominal is not None
+    steps, begin = attack_steps(run)
+    most = 0
+    for start in range(0, len(members), 64):
+        part = members[start : start + 64]
+        x, y = np.stack([m[0] for m in part]), np.stack([m[1] for m in part])
+        theta = run_steps(steps, np.broadcast_to(begin, (len(part), len(begin))), x, y)
+        for one in theta[:, : run.network.layout.size]:
+            most = max(most, int((nominal_classes(run.network, one, run.data.test.x) != run.nominal).sum()))
+    return most
+
+
+def _proven(run: CertifiedRun, states: tuple[RelationalSet, ...], x: Array, nominal: Index, seconds: float) -> int:
+    """The solver's proven bound on joint flips of these points; the true dataset belongs to one of the states."""
+    if not len(x):
+        return 0
+    tasks = [_program(run, state, x, nominal) for state in states]
+    if any(task is None for task in tasks):
+        return len(x)
+    limits = Limits(seconds / len(tasks), None, 0.5)
+    with WorkerPool(run.solver.jobs, run.solver.parallel) as pool:
+        groups = [[i] for i in range(len(tasks))]
+        found = [value for _, value in pool.map(_largest, ([t for t in tasks if t is not None], limits), groups)]
+    if any(value is None or not np.isfinite(value) for value in found):
+        return len(x)
+    return min(len(x), int(np.floor(max(value for value in found if value is not None) + (1 + len(x)) * FEASIBILITY)))
+
+
+def _program(run: CertifiedRun, state: RelationalSet, x: Array, nominal: Index) -> tuple[Program, Objective] | None:
+    """The module's program for one state, or None where its margins are not finite."""
+    pairs, speaks_for = margin_pairs(run.network)
+    form = relational_symbols(lambda n: run.network.margin_graph(n, pairs), run.network.layout, state, Inputs(x))
+    if not (np.isfinite(form.centre).all() and np.isfinite(form.rest).all()):
+        return None
+    builder = ProgramBuilder()
+    symbols = _symbols(builder, state, form.linear.shape[-1])
+    flips = builder.add_variables(len(x), 0.0, 1.0, integer=True)
+    for i in range(len(x)):
+        own = np.flatnonzero(speaks_for == nominal[i])
+        chosen = builder.add_variables(len(own), 0.0, 1.0, integer=True)
+        size = np.abs(form.linear[i]).sum(axis=-1)
+        for pair, flag in zip(own.tolist(), chosen.tolist(), strict=True):
+            g = form.linear[i, pair]
+            # Rounding of this row is far below its allowance.
+            rest = form.rest[i, pair] + 1e-9 * (abs(form.centre[i, pair]) + size[pair])
+            high = abs(form.centre[i, pair]) + size[pair] + rest
+            _row(builder, np.append(symbols, flag), np.append(g, high), high + rest - form.centre[i, pair])
+        _row(builder, np.append(flips[i], chosen), np.append(1.0, -np.ones(len(chosen))), 0.0)
+    program = builder.finish()
+    objective = np.zeros(program.variables)
+    objective[flips] = 1.0
+    return program, Objective(objective, True)
+
+
+def _largest(task: tuple[list[tuple[Program, Objective]], Limits], items: list[int]) -> list[float]:
+    """Runs in a worker process: proven largest values."""
+    programs, limits = task
+    solver = solver_named("highs")
+    return [solver.solve(programs[i][0], [programs[i][1]], limits)[0].proven for i in items]
+
+
+def _symbols(builder: ProgramBuilder, state: RelationalSet, count: int) -> Index:
+    """One variable for each symbol, with the constraints of its block; what is left out only enlarges the set."""
+    variables = builder.add_variables(count)
+    for block in state.noise.blocks:
+        if isinstance(block, Plain):
+            _segments(builder, block.pieces, variables[block.symbols], None)
+        elif isinstance(block, Budgeted):
+            switch = builder.add_variables(len(block.members), 0.0, 1.0, integer=True)
+            start = 0
+            for child in block.children:
+                own = variables[block.symbols[start : start + child.count]]
+                rows = np.searchsorted(block.members, np.repeat(child.rows, child.sizes))
+                _segments(builder, child, own, switch[rows])
+                start += child.count
+            _row(builder, switch, np.ones(len(switch)), float(block.most))
+    return variables
+
+
+def _segments(builder: ProgramBuilder, pieces: Segments, symbols: Index, switch: Index | None) -> None:
+    """`low ≤ ε ≤ high` (times a switch), and sums of choices."""
+    if not len(symbols):
+        return
+    discrete = pieces.kind in ("choice", "corner")
+    largest = pieces.magnitude()
+    low = np.zeros(len(symbols)) if discrete else (-largest if pieces.kind in ("l1", "l2") else pieces.low)
+    high = largest if discrete or pieces.kind in ("l1", "l2") else pieces.high
+    n = len(symbols)
+    for sign, end in ((1.0, high), (-1.0, -low)):  # sign·ε ≤ end (· switch)
+        matrix = sparse.csr_matrix((np.full(n, sign), (np.arange(n), symbols)), shape=(n, builder.variables))
+        if switch is None:
+            builder.add_rows(matrix, -np.inf, end, FREE)
+        else:
+            gate = sparse.csr_matrix((-end, (np.arange(n), switch)), shape=(n, builder.variables))
+            builder.add_rows(matrix + gate, -np.inf, 0.0, FREE)
+    if discrete:
+        piece = np.repeat(np.arange(len(pieces.sizes)), pieces.sizes)
+        shape = (len(pieces.sizes), builder.variables)
+        total = sparse.csr_matrix((np.ones(n), (piece, symbols)), shape=shape)
+        builder.add_rows(total, 1.0 if pieces.kind == "choice" else -np.inf, 1.0, FREE)
+
+
+def _row(builder: ProgramBuilder, variables: Index, coefficients: Array, upper: float) -> None:
+    where = np.zeros(len(variables), dtype=np.intp), variables
+    builder.add_rows(sparse.csr_matrix((coefficients, where), shape=(1, builder.variables)), -np.inf, upper, FREE)

@@ -1,0 +1,238 @@
+"""Conditions on outputs and parameters, in the language of the rules: written by a user, decided for a set of models.
+
+Every expression of a condition becomes one output of a graph: `l = A·outputs + B·θ + c` for its linear parts, and products of two
+of them. Bounds of those outputs decide comparisons, and three-valued logic the whole formula. The exact check asks the solver for
+a model that breaks the condition: it minimises `t ≥ 0` such that the negation holds with every comparison relaxed by `t` radii. A
+proven `t > 0` says that no model breaks it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from mibp_cert.certify.bounds import Inputs, check_method, enclose, solve
+from mibp_cert.data import Column
+from mibp_cert.engines.base import Box
+from mibp_cert.engines.exact.encode import Encoder
+from mibp_cert.engines.exact.engine import treatments
+from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.engines.rounding import Array, Interval
+from mibp_cert.errors import UserError
+from mibp_cert.graph import Graph, GraphBuilder
+from mibp_cert.logic.compiler import Compiler
+from mibp_cert.logic.formulas import Comparison, Expression, Formula, Joined
+from mibp_cert.nets import Network
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.solvers import FEASIBILITY, Affine, Limits, Objective, Program, solver_named
+
+LIMIT = 60.0
+"""Seconds for the exact check of a condition, unless the settings say less."""
+
+
+class Conditions:
+    """What a user's condition is written with: outputs of the network for given rows, and its parameters."""
+
+    def __init__(self, network: Network, theta: Array, rows: int, target: Column | None = None) -> None:
+        self.network, self._theta, self.rows, self._target = network, theta, range(rows), target
+
+    def out(self, row: int, output: int = 0) -> Expression:
+        """Output number `output` for a row: a logit, or the value of a regression in the units of its targets."""
+        if not self.rows:
+            raise UserError("The condition speaks of outputs; hand in the rows they are for: holds(run, condition, x).")
+        if row not in self.rows or not 0 <= output < self.network.logits:
+            raise UserError(
+                f"There is no output {output} of row {row}; there are {len(self.rows)} row(s) with {self.network.logits} each."
+            )
+        scale, shift = (1.0, 0.0) if self._target is None else (self._target.scale, self._target.shift)
+        return Expression({("o", row * self.network.logits + output): scale}, shift)
+
+    def parameter(self, name: str, *index: int) -> Expression:
+        """An entry of a parameter tensor, such as `parameter("0.weight", 3, 1)`."""
+        return Expression({("p", self._place(name, index)): 1.0})
+
+    def clean(self, name: str, *index: int) -> float:
+        """The clean model's value of the same entry."""
+        return float(self._theta[self._place(name, index)])
+
+    def _place(self, name: str, index: tuple[int, ...]) -> int:
+        layout = self.network.layout
+        if name not in layout.names:
+            raise UserError(f"There is no parameter called {name!r}; choose one of {', '.join(layout.names)}.")
+        which = layout.names.index(name)
+        shape = layout.shapes[which]
+        if len(index) != len(shape) or not all(0 <= i < n for i, n in zip(index, shape, strict=True)):
+            raise UserError(f"The parameter {name!r} has the shape {shape}; {index} is no entry of it.")
+        return layout.offsets[which] + int(np.ravel_multi_index(index, shape))
+
+
+def comparisons(formula: Formula) -> list[Comparison]:
+    """All comparisons in a formula, from left to right."""
+    match formula:
+        case Comparison():
+            return [formula]
+        case Joined():
+            return [found for part in formula.parts for found in comparisons(part)]
+    raise UserError("Conditions on models are comparisons of outputs and parameters, combined with &, | and ~.")
+
+
+def prove(
+    formula: Formula, model: Conditions, box: Box, inputs: Inputs, method: str, settings: SolverSettings
+) -> bool | None:
+    """True if the formula holds for every model of the set, False if it fails for every one, None if that is open."""
+    check_method(method, box)
+    parts = comparisons(formula)
+    if not Interval(box.lower, box.upper).sound.all():
+        return None
+
+    def make(rows: int) -> Graph:
+        return _graph(model.network, rows, [part.expression for part in parts])
+
+    value = enclose(make, model.network.layout, box, inputs, method, whole=True)
+    known = _decide(formula, {id(part): Interval(value.low[i], value.high[i]) for i, part in enumerate(parts)})
+    if known is not None or method != "exact":
+        return known
+    every = np.arange(len(parts), dtype=np.intp)
+    with WorkerPool(settings.jobs, settings.parallel) as pool:
+        found, _ = solve(make, model.network.layout, box, inputs, settings, pool, elements=every)
+        ranges = {id(part): Interval(found.lower[i], found.upper[i]) for i, part in enumerate(parts)}
+        known = _decide(formula, ranges)
+        if known is None and isinstance(formula, Joined):  # a single comparison is decided by its range
+            graph = make(len(inputs.x))
+            known = _unbreakable(formula, parts, graph, model.network, box, inputs, settings, pool) or None
+    return known
+
+
+def _decide(formula: Formula, known: dict[int, Interval]) -> bool | None:
+    """Three-valued logic over the bounds of the expressions; NaN decides nothing."""
+    match formula:
+        case Comparison():
+            low, high = float(known[id(formula)].low), float(known[id(formula)].high)
+            inside, outside = (high <= 0.0, low > 0.0) if formula.relation == "<=" else (high < 0.0, low >= 0.0)
+            if formula.relation in ("==", "!="):
+                inside, outside = low == high == 0.0, low > 0.0 or high < 0.0
+            yes, no = (inside, outside) if formula.relation != "!=" else (outside, inside)
+            return True if yes else False if no else None
+        case Joined():
+            parts = [_decide(part, known) for part in formula.parts]
+            strong = not formula.every  # one part with this value decides the whole
+            if strong in parts:
+                return strong
+            return None if None in parts else formula.every
+    raise AssertionError(formula)
+
+
+def _graph(network: Network, rows: int, expressions: list[Expression]) -> Graph:
+    """Graph from parameters and `x` to the expressions' values (one output, a vector)."""
+    linear: list[Expression] = list(expressions)
+    pairs: list[tuple[int, float, int, int]] = []
+    for number, expression in enumerate(expressions):
+        for factor, a, b in expression.products:
+            pairs.append((number, factor, len(linear), len(linear) + 1))
+            linear += [a, b]
+    g = GraphBuilder()
+    parameters = network.parameter_inputs(g)
+    logits, _ = network.forward(g, parameters, g.input("x", (rows, network.features)))
+    g.origin = "condition"
+    total = g.const([expression.constant for expression in linear])
+    outputs = _matrix(linear, "o", rows * network.logits)
+    if outputs.any():
+        shaped = outputs.reshape(len(linear), rows, network.logits)
+        total = g.add(total, g.contract("bc,ebc->e", logits, g.const(shaped)))
+    weights, layout = _matrix(linear, "p", network.layout.size), network.layout
+    for i, name in enumerate(layout.names):
+        part = weights[:, layout.offsets[i] : layout.offsets[i + 1]]
+        if part.any():
+            flat = g.reshape(parameters[name], (part.shape[1],))
+            total = g.add(total, g.contract("p,ep->e", flat, g.const(part)))
+    value = g.gather(total, np.arange(len(expressions)), -1)
+    if pairs:
+        left, right = g.gather(total, [p[2] for p in pairs], -1), g.gather(total, [p[3] for p in pairs], -1)
+        share = np.zeros((len(expressions), len(pairs)))
+        for k, (number, factor, _, _) in enumerate(pairs):
+            share[number, k] = factor
+        value = g.add(value, g.contract("p,ep->e", g.multiply(left, right), g.const(share)))
+    return g.finish({"value": value})
+
+
+def _matrix(expressions: list[Expression], kind: str, size: int) -> Array:
+    found = np.zeros((len(expressions), size))
+    for i, expression in enumerate(expressions):
+        for (name, place), coefficient in expression.terms.items():
+            if name == kind:
+                found[i, place] += coefficient
+    return found
+
+
+def _unbreakable(
+    formula: Formula,
+    parts: list[Comparison],
+    graph: Graph,
+    network: Network,
+    box: Box,
+    inputs: Inputs,
+    settings: SolverSettings,
+    pool: WorkerPool,
+) -> bool:
+    """Does the solver prove that every model that comes near to breaking the formula is still away from it?"""
+    for tolerance, bilinear in treatments(settings):
+        encoder = Encoder(tolerance, bilinear=bilinear)
+        declared = {name: encoder.box(t.low, t.high) for name, t in box.tensors(network.layout).items()}
+        values = encoder.encode(graph, {**declared, "x": encoder.box(inputs.x, inputs.x)})
+        (number,) = graph.outputs.values()
+        found = values[number]
+        # Each expression is exactly middle + radius·e, by rows that allow for its slack.
+        variables, sign = encoder.deviation(found, np.arange(len(parts), dtype=np.intp))
+        slope, shift = encoder.unit(variables)
+        # Far enough for the relaxed negation to have a solution, whatever it is.
+        most = 2.0 + float((np.abs(found.middle) / np.maximum(found.radius, 1e-9)).max())
+        (t,) = encoder.builder.add_variables(1, 0.0, most).tolist()
+        columns = encoder.builder.variables
+        coefficient = np.append(sign * found.radius * slope, 1.0)
+        centre = np.append(found.middle + sign * found.radius * shift, 0.0)
+        places = np.append(variables, t)
+        linear = sparse.csr_matrix((coefficient, (np.arange(len(places)), places)), shape=(len(places), columns))
+        affine = Affine(centre, linear, np.zeros(len(places)))
+        keys = {("x", i): i for i in range(len(places))}
+        index = {id(part): i for i, part in enumerate(parts)}
+        compiler = Compiler(encoder.builder, affine, affine, keys, [])
+        compiler.require(_relaxed(formula, index, found.radius, len(parts)).negated())
+        program = encoder.builder.finish()
+        objective = np.zeros(program.variables)
+        objective[t] = 1.0
+        limits = Limits(min(LIMIT, settings.seconds_per_program), settings.nodes_per_program, 1e-5)
+        task = (settings.solver, program, Objective(objective, False), limits)
+        ((_, proven),) = list(pool.map(_least, task, [[0]]))
+        if proven is not None and proven > 10.0 * FEASIBILITY:
+            return True
+    return False
+
+
+def _least(task: tuple[str, Program, Objective, Limits], items: list[int]) -> list[float]:
+    """Runs in a worker process: the proven least value of the objective."""
+    solver, program, objective, limits = task
+    (bound,) = solver_named(solver).solve(program, [objective], limits)
+    return [bound.proven for _ in items]
+
+
+def _far(value: Expression, room: Expression) -> Formula:
+    """`|value| ≥ room`, whose negation is `|value| ≤ room`."""
+    return Comparison(value - room, "<=").negated() | Comparison(-value - room, "<=").negated()
+
+
+def _relaxed(formula: Formula, index: dict[int, int], radius: Array, last: int) -> Formula:
+    """The formula over the encoded expressions, *strengthened* by `t` radii, so that its negation is relaxed by them."""
+    match formula:
+        case Comparison():
+            i = index[id(formula)]
+            size = max(float(radius[i]), 1e-9)
+            value, room = Expression({("x", i): 1.0}), Expression({("x", last): size})
+            below = Comparison(value + room, "<=")
+            if formula.relation in ("<=", "<"):
+                return below
+            above = Comparison(-value + room, "<=")
+            # ≠ is the negation of =, each relaxed on its own side.
+            return below & above if formula.relation == "==" else _far(value, room)
+        case Joined():
+            return Joined(tuple(_relaxed(part, index, radius, last) for part in formula.parts), formula.every)
+    raise AssertionError(formula)

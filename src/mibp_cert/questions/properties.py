@@ -1,0 +1,254 @@
+"""Postconditions beyond the class: statements about every model that training could have produced.
+
+Each is answered for every `θ` in the certified set at once: *holds*, *fails* (for every model, or shown by a model that was
+really trained), or *open*. Ranges of outputs and margins of at least δ are questions to the run itself (`run.ranges`,
+`run.certify(margin=…)`); here are
+
+- `fair`: the class stays the same whatever value a protected column takes;
+- `monotone`: an output never falls (or never rises) while a column grows: its derivative has one sign on the whole segment;
+- `holds`: any condition written in the language of the rules, over outputs and parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mibp_cert.certify.bounds import Inputs, enclose, solve
+from mibp_cert.certify.predict import ABSTAIN, Predictions, nominal_classes, nominal_outputs, predict
+from mibp_cert.certify.run import CertifiedRun
+from mibp_cert.data import Dataset
+from mibp_cert.engines.rounding import Array, Interval
+from mibp_cert.errors import UserError
+from mibp_cert.graph import Graph
+from mibp_cert.logic.formulas import Formula
+from mibp_cert.parallel import WorkerPool
+from mibp_cert.questions.conditions import Conditions, prove
+from mibp_cert.sets import Part, ProductSet
+
+
+class Verdict(Enum):
+    """What is known about a statement."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+    HOLDS = "holds for every model"
+    FAILS = "fails for a model that was trained, or for every model"
+    OPEN = "not decided"
+
+
+@dataclass(frozen=True, eq=False)
+class Fairness:
+    """Per row: is the class independent of the protected column? `certified` holds the classes that are certified for all values
+    (−1: not), `broken` says where the clean model, or an attacked one, changes its class with the column."""
+
+    def __repr__(self) -> str:
+        seen = [verdict.name.lower() for verdict in self.verdicts]
+        return f"Fairness(holds {seen.count('holds')}, fails {seen.count('fails')}, open {seen.count('open')})"
+
+    certified: Predictions
+    broken: NDArray[np.bool_]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        held = self.certified.classes != ABSTAIN
+        return [
+            Verdict.HOLDS if ok else Verdict.FAILS if bad else Verdict.OPEN
+            for ok, bad in zip(held.tolist(), self.broken.tolist(), strict=True)
+        ]
+
+
+def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None = None) -> Fairness:
+    """Is the class of each row the same whatever value a protected column takes, for every model of the set?
+
+    A categorical column takes each of its categories, a numeric one every number between its smallest and largest training value
+    (and the row's own).
+    """
+    rows = _rows(run, x)
+    if run.train.targets is not None:
+        raise UserError("Fairness is about classes; this run is a regression: ask for ranges(x, threat=…).")
+    data, number = _table(run, rows), run.train.column(column)
+    protected = run.train.columns[number]
+    variants = []
+    if protected.categories is not None:
+        span = slice(protected.start, protected.stop)
+        for one in np.eye(len(protected.categories)):
+            changed = np.array(rows)
+            changed[:, span] = one
+            variants.append(Inputs(changed))
+    else:
+        values = run.train.x[:, protected.start]
+        own = rows[:, protected.start]
+        variants.append(
+            Inputs(rows, _span(data, protected.start, np.minimum(own, values.min()), np.maximum(own, values.max())))
+        )
+    method = method or run.prediction
+    answers = [predict(run.network, run.bounds, inputs, method, run.solver) for inputs in variants]
+    first = answers[0]
+    # One class for all values: certified for each, and the same.
+    same = np.all([a.classes == first.classes for a in answers], axis=0) & first.certified
+    margin = np.min([a.margin for a in answers], axis=0)
+    margin_high = np.max([a.margin_high for a in answers], axis=0)
+    classes = np.where(same, first.classes, ABSTAIN).astype(np.intp)
+    certified = Predictions(classes, first.centre, margin, margin_high, method, first.report)
+    return Fairness(certified, _changes(run, rows, protected.start, protected.stop, variants))
+
+
+def _changes(run: CertifiedRun, rows: Array, start: int, stop: int, variants: list[Inputs]) -> NDArray[np.bool_]:
+    """Where a really trained model (the clean one and the attacked ones) gives different classes for different values."""
+    models = run.theta[None] if run.attack is None else np.concatenate([run.theta[None], run.attack.theta[:50]])
+    tried = [v.x for v in variants if v.members is None]
+    if not tried:
+        box = variants[0].range
+        for share in (0.0, 0.5, 1.0):
+            changed = np.array(rows)
+            changed[:, start:stop] = (box.low + share * (box.high - box.low))[:, start:stop]
+            tried.append(changed)
+    broken = np.zeros(len(rows), dtype=bool)
+    for theta in models:
+        classes = np.stack([nominal_classes(run.network, theta, x) for x in tried])
+        broken |= (classes != classes[0]).any(axis=0)
+    return broken
+
+
+def monotone(
+    run: CertifiedRun,
+    x: ArrayLike,
+    column: str | int,
+    *,
+    rising: bool = True,
+    output: int | None = None,
+    limits: tuple[float, float] | None = None,
+    method: str | None = None,
+) -> list[Verdict]:
+    """For each row, while a numeric column runs through `limits` (its training range, in the units of the table): does an output
+    never fall (`rising`), or never rise, for every model of the set?
+
+    `output`: which one (default the last: the logit of class 1, or the value of a regression); with several logits, its lead over
+    the first one. Proven by bounds of the derivative; a model that was really trained can show the opposite.
+    """
+    rows = _rows(run, x)
+    if output is not None and not 0 <= output < run.network.logits:
+        raise UserError(f"There is no output {output}; the network has {run.network.logits}.")
+    known = run.train.columns[run.train.column(column)]
+    if known.categories is not None:
+        raise UserError(f"The column '{known.name}' is categorical; monotone is for numbers.")
+    values = run.train.x[:, known.start]
+    ends = (float(values.min()), float(values.max()))
+    if limits is not None:
+        if np.shape(limits) != (2,):
+            raise UserError(f"The limits are a pair (low, high) in the units of the table, got {limits!r}.")
+        ends = (float(known.to_feature(limits[0])), float(known.to_feature(limits[1])))
+    if not ends[0] <= ends[1]:
+        raise UserError(f"The limits must be in order, got {limits}.")
+    network, sign = run.network, 1.0 if rising else -1.0
+    direction = np.zeros(network.logits)
+    direction[network.logits - 1 if output is None else output] = sign
+    if network.logits > 1 and (output is None or output != 0):
+        direction[0] -= sign
+    inputs = Inputs(rows, _span(_table(run, rows), known.start, *ends))
+
+    def make(n: int) -> Graph:
+        return network.slope_graph(n, direction, known.start)
+
+    method = method or run.prediction
+    found = enclose(make, network.layout, run.bounds, inputs, method)
+    least = np.where(found.sound, found.low, -np.inf)[:, 0]
+    undecided = np.flatnonzero(least < 0)
+    if method == "exact" and len(undecided) and Interval(run.bounds.lower, run.bounds.upper).sound.all():
+        with WorkerPool(run.solver.jobs, run.solver.parallel) as pool:
+            proven, _ = solve(
+                make,
+                network.layout,
+                run.bounds,
+                inputs,
+                run.solver,
+                pool,
+                elements=undecided.astype(np.intp),
+                is_open=lambda b: (b.lower < 0) & ~(b.inner_low < 0),
+                both=False,
+            )
+        least[undecided] = np.maximum(least[undecided], proven.lower[undecided])
+    falls = _falls(run, rows, known.start, ends, direction)
+    return [
+        Verdict.HOLDS if low >= 0 else Verdict.FAILS if bad else Verdict.OPEN
+        for low, bad in zip(least.tolist(), falls.tolist(), strict=True)
+    ]
+
+
+def _falls(
+    run: CertifiedRun, rows: Array, feature: int, ends: tuple[float, float], direction: Array
+) -> NDArray[np.bool_]:
+    """Where the clean model's output clearly falls between two of a few values of the column."""
+    seen = []
+    for value in np.linspace(*ends, 9):
+        changed = np.array(rows)
+        changed[:, feature] = value
+        seen.append(nominal_outputs(run.network, run.theta, changed) @ direction)
+    path = np.stack(seen)
+    return np.asarray((np.diff(path, axis=0) < -1e-9 * (1.0 + np.abs(path[1:]))).any(axis=0))
+
+
+def holds(
+    run: CertifiedRun,
+    condition: Callable[[Conditions], Formula],
+    x: ArrayLike | None = None,
+    method: str | None = None,
+) -> Verdict:
+    """Does a condition on outputs and parameters hold for every model of the set?
+
+    `condition` gets a model `m` with `m.out(row, k)` (output `k` for a row of `x`; of a regression in the units of its targets),
+    `m.parameter(name, i, j)` and the clean model's `m.clean(name, i, j)`, and returns a formula of the rules' language:
+    comparisons, `&`, `|`, `~`, `implies`. Linear conditions, and products of two linear expressions, are decided by bounds in
+    every engine; with `method="exact"` the solver decides whether a model of the set can break the condition as a whole. What
+    holds with equality at best, or only up to the solver's tolerance, stays open.
+
+    >>> from mibp_cert import LInf, Network, Training, certify_training, two_moons
+    >>> run = certify_training(Network.mlp([2, 2]), two_moons(0), LInf(0.01), Training(epochs=1))
+    >>> holds(run, lambda m: m.parameter("0.bias", 0) - m.clean("0.bias", 0) <= 1.0)
+    HOLDS
+    """
+    run.check_reached()
+    rows = np.zeros((1, run.network.features)) if x is None else _rows(run, x)
+    model = Conditions(run.network, run.theta, len(rows) if x is not None else 0, run.train.target)
+    formula = condition(model)
+    if not isinstance(formula, Formula):
+        raise UserError(f"The condition must return a rule such as a <= b, got {formula!r}.")
+    known = prove(formula, model, run.bounds, Inputs(rows), method or run.prediction, run.solver)
+    return Verdict.OPEN if known is None else Verdict.HOLDS if known else Verdict.FAILS
+
+
+def _rows(run: CertifiedRun, x: ArrayLike) -> Array:
+    """Checked rows, of a run whose bounds reached the end of its training."""
+    run.check_reached()
+    return run.inputs(x).x
+
+
+def _table(run: CertifiedRun, rows: Array) -> Dataset:
+    """Rows as a dataset with the training data's columns; their labels do not matter."""
+    if run.train.targets is not None:
+        return Dataset.regression(rows, np.zeros(len(rows)), run.train.columns)
+    return Dataset.of(rows, [run.train.classes[0]] * len(rows), run.train.classes, run.train.columns)
+
+
+def _span(data: Dataset, feature: int, low: Array | float, high: Array | float) -> ProductSet:
+    """All datasets in which one feature takes any value in `[low, high]`, row by row."""
+    n = len(data)
+    place = np.arange(n, dtype=np.intp) * data.features + feature
+    ends = np.zeros(n) + low, np.zeros(n) + high
+    part = Part(
+        "box",
+        "x",
+        np.arange(n, dtype=np.intp),
+        np.ones(n, dtype=np.intp),
+        place,
+        *ends,
+        fill=np.clip(data.x[:, feature], low, high),
+        without_clean=True,
+    )
+    return ProductSet(data, [part], [])

@@ -1,0 +1,1 @@
+"""Run directories: what a run keeps on disk, and how it is checked again."""

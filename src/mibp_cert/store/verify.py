@@ -1,0 +1,246 @@
+"""`verify`: a stored run, checked again.
+
+- hashes: of the data, the request, every step and the result, along their chain;
+- recomputed: every stored step taken again by its engine from the stored set before it, to the same bits (where the run has no
+  wall-clock limits);
+- second opinion: single points of every stored step in ball arithmetic, without engine code (`store.second`);
+- trainings: fresh datasets of the threat, sampled and attacked, trained for real: inside the bounds, and certificates hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mibp_cert.certify.answers import attack_rows
+from mibp_cert.certify.attack import AttackSettings, check_certificates
+from mibp_cert.certify.bounds import Inputs
+from mibp_cert.certify.loop import load_run, make_engine, plan_steps
+from mibp_cert.certify.predict import ABSTAIN
+from mibp_cert.certify.request import Request
+from mibp_cert.certify.run import CertifiedRun
+from mibp_cert.data import Split
+from mibp_cert.engines.base import Box, Engine
+from mibp_cert.engines.rounding import Array
+from mibp_cert.errors import MibpCertError, SoundnessError, UnsupportedOperation, UserError
+from mibp_cert.nets import Step
+from mibp_cert.sets import ThreatSet
+from mibp_cert.store import second
+from mibp_cert.store.archive import read_chain, read_request, read_result, read_step
+from mibp_cert.threats import Threat
+
+Hear = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked: whether it holds (None: that could not be checked), and what was found, in words."""
+
+    name: str
+    holds: bool | None
+    words: str
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How much is checked: `points` at random and `parameters` pushed both ways for the second opinion on each step; whether
+    steps are `recomputed`; and the fresh datasets, drawn with `seed`."""
+
+    points: int = 4
+    parameters: int = 4
+    recompute: bool = True
+    members: int = 60
+    seed: int = 1
+
+
+def verify(
+    path: str | Path, settings: AuditSettings | None = None, threat: Threat | None = None, hear: Hear = lambda _: None
+) -> list[Check]:
+    """Everything there is to check about the run in this directory; `threat` where the file cannot hold it (rules)."""
+    settings, path = settings or AuditSettings(), Path(path)
+    hear("hashes")
+    try:
+        records, last, dropped = read_chain(path)
+        description, _ = read_request(path)
+        read_result(path, last)
+        kept = [n for n in range(1, len(records) + 1) if (path / "steps" / f"{n:06d}.npz").exists()]
+        gone = [n for n, r in enumerate(records, start=1) if not r.diverged and n not in kept and n not in dropped]
+        if gone:
+            raise UserError(
+                f"The sets after the steps {', '.join(map(str, gone[:9]))} are missing, and were not dropped."
+            )
+        arrays = {n: read_step(path, n) for n in kept}
+    except MibpCertError as error:
+        return [Check("hashes", False, str(error))]
+    found = [Check("hashes", True, f"data, request, {len(records)} step(s) and result are as they were written")]
+    try:
+        request = Request.read(path, threat)
+        run = load_run(path, threat) if (path / "result.json").exists() else None
+    except UserError as error:  # what was written is whole, but cannot be read here: a layer or rules of the user's own
+        return [*found, Check("request", None, str(error))]
+    if json.loads(json.dumps(request.description(), allow_nan=False)) != description:
+        found.append(Check("request", False, "this version reads the stored request otherwise than it was written"))
+    audit = _Audit(request, arrays, settings, hear)
+    try:
+        found += audit.steps()
+    finally:
+        audit.engine.close()
+    if run is None:
+        found.append(Check("result", True, "the run is not finished: there are no certificates yet"))
+        return found
+    return [*found, _stored_bounds(run, arrays), *_answers(run, hear), *_trainings(run, settings, hear)]
+
+
+class _Audit:
+    """The stored steps of one run."""
+
+    def __init__(
+        self, request: Request, arrays: dict[int, dict[str, Array]], settings: AuditSettings, hear: Hear
+    ) -> None:
+        self.request, self.arrays, self.settings, self.hear = request, arrays, settings, hear
+        self.threat = request.threat.bind(request.train)
+        self.engine: Engine = make_engine(
+            request.engine, request.solver, request.relational, request.unroll, lambda done, total: None
+        )
+        self.plan = plan_steps(request.network, request.training, request.train, request.unroll)
+        self.begin = np.zeros(request.training.optimiser.state(request.network.layout).size)
+        self.begin[: len(request.start)] = request.start
+
+    def pairs(self) -> Iterator[tuple[int, Step]]:
+        """Steps whose sets before and after are both there."""
+        for number, (step, _) in enumerate(self.plan, start=1):
+            if number in self.arrays and (number == 1 or number - 1 in self.arrays):
+                yield number, step
+
+    def before(self, number: int) -> dict[str, Array]:
+        return self.arrays[number - 1] if number > 1 else {"lower": self.begin, "upper": self.begin}
+
+    def steps(self) -> list[Check]:
+        """The second opinion on every stored step, and every step taken again."""
+        wrong: list[str] = []
+        empty: list[int] = []
+        changed: list[int] = []
+        unknown, checked, points, recomputed = "", 0, 0, 0
+        repeat = self.settings.recompute and self.request.repeatable
+        for number, step in self.pairs():
+            self.hear(f"step {number}")
+            try:
+                found, evaluated = self._second(number, step)
+            except UnsupportedOperation as error:
+                unknown = str(error)
+            else:
+                checked += 1
+                wrong += [f"step {number}, {words}" for words in found]
+                points += evaluated
+                empty += [] if evaluated else [number]
+            if repeat:
+                recomputed += 1
+                changed += [] if self._same(number, step) else [number]
+        return [_opinion(checked, points, wrong, empty, unknown), *self._recomputed(repeat, recomputed, changed)]
+
+    def _recomputed(self, repeat: bool, count: int, changed: list[int]) -> list[Check]:
+        if repeat:
+            words = f"{count} step(s) taken again from the stored sets: "
+            words += "the same bits" if not changed else f"other bounds after step(s) {', '.join(map(str, changed))}"
+            return [Check("recomputed", not changed, words)]
+        if self.settings.recompute:
+            return [Check("recomputed", True, "left out: wall-clock limits of the solver cannot be repeated")]
+        return []
+
+    def _cases(self, number: int) -> Iterator[tuple[ThreatSet, dict[str, Array], dict[str, Array]]]:
+        """Each case of the threat with its own sets before and after."""
+        cases = self.threat.cases(self.request.relational.cases) if self.request.engine == "relational" else ()
+        before, after = self.before(number), self.arrays[number]
+        if not cases:
+            yield self.threat, before, after
+        for i, threat in enumerate(cases):
+            own = f"case{i}_"
+            mine = [{k.removeprefix(own): a for k, a in part.items() if k.startswith(own)} for part in (before, after)]
+            yield threat, mine[0] or before, mine[1]
+
+    def _second(self, number: int, step: Step) -> tuple[list[str], int]:
+        wrong: list[str] = []
+        evaluated = 0
+        for case, (threat, before, after) in enumerate(self._cases(number)):
+            noise = threat.noise()
+            old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
+            rng = np.random.default_rng([self.settings.seed, number, case])
+            if self.request.engine == "mibp":
+                # Exact sets may be smaller than the noise view: only datasets of the threat itself count.
+                count = self.settings.points + 2 * self.settings.parameters
+                found, points = second.check_box(old, new, step, threat.sample(rng, count))
+            else:
+                chosen = second.points_of(new, rng, self.settings.points, self.settings.parameters)
+                found, points = second.check_step(old, new, step, noise, chosen)
+            wrong += found
+            evaluated += points
+        return wrong, evaluated
+
+    def _same(self, number: int, step: Step) -> bool:
+        """Does the engine come to the same bits again?"""
+        box = Box.point(self.begin) if number == 1 else self.engine.restore(self.before(number), self.threat)
+        again, _ = self.engine.advance(box, step, self.threat)
+        mine, kept = again.arrays(), self.arrays[number]
+        return all(np.array_equal(value, kept[name]) for name, value in mine.items())
+
+
+def _opinion(checked: int, points: int, wrong: list[str], empty: list[int], unknown: str) -> Check:
+    """What the second opinion came to; `empty`: steps without a point, `unknown`: what it has no rule for."""
+    words = f"{checked} step(s) evaluated at {points} points in ball arithmetic: "
+    if wrong:
+        return Check("second opinion", False, words + "; ".join(wrong[:5]))
+    if unknown:
+        return Check("second opinion", None, words + unknown)
+    if empty:
+        return Check(
+            "second opinion", False, f"{words}nothing could be evaluated for step(s) {', '.join(map(str, empty[:9]))}"
+        )
+    return Check("second opinion", True, words + "every result is in the stored set")
+
+
+def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Check:
+    """The run's bounds are those of the step that it is about."""
+    kept = arrays.get(-(-run.steps // run.unroll))
+    count = run.network.layout.size
+    same = kept is not None and np.array_equal(kept["lower"][:count], run.bounds.lower)
+    same = same and kept is not None and np.array_equal(kept["upper"][:count], run.bounds.upper)
+    inside = run.bounds.contains(run.theta)
+    return Check("bounds", same and inside, f"the bounds after step {run.steps} hold the clean model")
+
+
+def _answers(run: CertifiedRun, hear: Hear) -> list[Check]:
+    """The stored answers for the test points come out of the stored set again."""
+    if not isinstance(run.data, Split):
+        return []
+    hear("answers")
+    inputs = run.test_inputs()
+    if run.test_ranges is not None:
+        mine, kept = run.ranges_of(inputs).outputs, run.test_ranges.outputs
+        same = np.allclose(mine.low, kept.low, rtol=1e-9) and np.allclose(mine.high, kept.high, rtol=1e-9)
+    else:
+        assert run.test is not None
+        again = run.certify_inputs(inputs)
+        limited = run.prediction == "exact" and not run.repeatable  # a solver out of time may certify less
+        same = bool(((again.classes == run.test.classes) | (limited & (again.classes == ABSTAIN))).all())
+    words = "come out of the stored set again" if same else "do not come out of the stored set"
+    return [Check("answers", bool(same), f"the answers for {len(inputs.x)} test points {words}")]
+
+
+def _trainings(run: CertifiedRun, settings: AuditSettings, hear: Hear) -> list[Check]:
+    """Fresh datasets, other ones than the run's own attack used."""
+    hear("fresh trainings")
+    inputs = run.test_inputs() if isinstance(run.data, Split) else Inputs(run.train.x)
+    try:
+        found = attack_rows(run, inputs, AttackSettings(members=settings.members, seed=settings.seed + 1))
+        answer = run.test if run.test is not None else run.test_ranges
+        if answer is not None:
+            check_certificates(found, answer, run.bounds)
+        outside = sum(not run.bounds.contains(theta) for theta in found.theta)
+    except SoundnessError as error:
+        return [Check("trainings", False, str(error))]
+    words = f"{len(found.theta)} fresh datasets of the threat trained for real, {outside} outside of the bounds"
+    return [Check("trainings", outside == 0, f"{words}; no certificate is contradicted")]

@@ -1,0 +1,1 @@
+"""Several runs together: tolerance, blame, comparison, and the paper's tables."""

@@ -1,0 +1,198 @@
+"""Which training rows carry the uncertainty? Read off the linear part of the relational bound, then checked by a second run.
+
+The margin of a test point is `c + g·ε ± rest` over the data's symbols. The dataset `ε*` that minimises `g·ε` takes `−g_j·ε*_j`
+of the margin through symbol `j`; a symbol belongs to a cell (or label) of one row. Summed over the points in question, rows and
+cells are ranked by what they take. Budgets are left aside in the ranking: what a row could take if it were among the wrong ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from mibp_cert.certify.bounds import Inputs, relational_form, states_of
+from mibp_cert.certify.loop import certify_training, settings_of
+from mibp_cert.certify.predict import margin_pairs
+from mibp_cert.certify.run import CertifiedRun
+from mibp_cert.data import Dataset, Split
+from mibp_cert.engines.relational.engine import RelationalSet
+from mibp_cert.engines.rounding import Array
+from mibp_cert.errors import UserError
+from mibp_cert.sets import Noise
+from mibp_cert.threats import Catalogued, Settled
+
+LABEL = "(label)"
+
+
+@dataclass(frozen=True, eq=False)
+class Blame:
+    """Rows and cells ranked by their `effect`, the share of the uncertainty (in per cent) that goes through them."""
+
+    rows: pd.DataFrame
+    """`row` (the user's name of it), `number` (its place in the training data), `effect`, `cells`."""
+    cells: pd.DataFrame
+    """`row`, `number`, `column`, `effect`."""
+    points: int
+    """Test points that were asked about."""
+    fixed: tuple[Any, ...] = ()
+    """The rows taken as right in the second run."""
+    before: int | None = None
+    after: int | None = None
+    """Certified test points without and with the fixed rows."""
+    filled: bool = False
+    """Whether a fixed row had a missing value, which its usual value stands in for."""
+
+    @property
+    def sentence(self) -> str:
+        """What re-checking is worth."""
+        if self.before is None or self.after is None:
+            return "What re-checking rows would change was not verified."
+        more = self.after - self.before
+        what = f"{more} more predictions become certain" if more > 1 else "one more prediction becomes certain"
+        what = what if more else "no further prediction becomes certain"
+        listed = ", ".join(str(row) for row in self.fixed)
+        stand = " (a missing value: its usual value)" if self.filled else ""
+        rows = "this row" if len(self.fixed) == 1 else f"these {len(self.fixed)} rows"
+        return (
+            f"Re-check {rows} ({listed}): if they are right as they stand{stand}, {what} ({self.before} → {self.after} "
+            "certified, verified by a second run)."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows.to_dict("records"),
+            "points": self.points,
+            "fixed": [_plain(row) for row in self.fixed],
+            "certified_before": self.before,
+            "certified_after": self.after,
+        }
+
+
+def blame(
+    run: CertifiedRun,
+    points: Sequence[int] | None = None,
+    *,
+    x: ArrayLike | Inputs | None = None,
+    top: int = 10,
+    verified: bool = True,
+    hear: Callable[[str], None] = lambda _: None,
+) -> Blame:
+    """Rank the training rows behind the uncertainty of test points (default: all that are not certified), or of rows `x`.
+
+    With `verified`, the `top` rows are taken as right, the run is repeated, and certified points are counted before and after.
+
+    >>> from mibp_cert import LInf, Network, Training, blame, certify_training, two_moons
+    >>> run = certify_training(Network.mlp([2, 2]), two_moons(0), LInf(0.2), Training(epochs=4))
+    >>> list(blame(run, top=5).rows.columns)
+    ['row', 'number', 'effect', 'cells']
+    """
+    if run.train.targets is not None:
+        raise UserError("Blame is about classes; these data have real targets.")
+    if not states_of(run.bounds):
+        raise UserError("Blame reads the relational bound; run the engine 'relational'.")
+    if x is None:
+        if not isinstance(run.data, Split):
+            raise UserError("Blame is about predictions: hand in the rows to ask about, blame(run, x=…).")
+        x = run.test_inputs()
+    run.check_reached()
+    inputs = x if isinstance(x, Inputs) else run.inputs(x)
+    answer = run.certify_inputs(inputs)
+    asked = np.flatnonzero(~answer.certified) if points is None else np.asarray(points, dtype=np.intp)
+    if len(asked) and not 0 <= asked.min() <= asked.max() < len(inputs.x):
+        raise UserError(f"Test points are numbered from 0 to {len(inputs.x) - 1}; got {asked.tolist()}.")
+    cells = _effects(run, inputs.x[asked], answer.centre[asked])
+    rows = _by_row(cells)
+    if not verified or not len(rows):
+        return Blame(rows, cells, len(asked))
+    chosen = rows["number"].to_numpy()[:top].astype(np.intp)
+    hear(f"second run with {len(chosen)} rows taken as right")
+    again = _without(run, chosen).certify_inputs(inputs)
+    return Blame(
+        rows,
+        cells,
+        len(asked),
+        tuple(rows["row"].tolist()[:top]),
+        int(answer.certified.sum()),
+        int(again.certified.sum()),
+        not np.array_equal(run.threat.bind(run.train).reference[0][chosen], run.train.x[chosen])
+        or (run.train.missing is not None and bool(run.train.missing[chosen].any())),
+    )
+
+
+def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> pd.DataFrame:
+    """One line per doubtful cell with its share of what the worst datasets take from the margins of these rows."""
+    pairs, speaks_for = margin_pairs(run.network)
+    totals: dict[tuple[int, str], float] = {}
+    if len(x):
+        inputs, states = Inputs(x), states_of(run.bounds)
+        forms = [
+            relational_form(lambda n: run.network.margin_graph(n, pairs), run.network.layout, s, inputs) for s in states
+        ]
+        relevant = speaks_for[None, :] == centre[:, None]
+        low = np.stack([np.where(relevant, bounds.low, np.inf) for bounds, _ in forms])
+        for i in range(len(x)):
+            case, pair = np.unravel_index(int(low[:, i].argmin()), low[:, i].shape)
+            taken = _taken(states[int(case)], forms[int(case)][1].data[i, int(pair)])
+            _add(totals, states[int(case)].noise, taken, run.train)
+    whole = sum(totals.values()) or 1.0
+    ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
+    names = run.train.index
+    return pd.DataFrame(
+        [
+            (n if names is None else _plain(names[n]), n, column, 100.0 * effect / whole)
+            for (n, column), effect in ranked
+            if effect > 0
+        ],
+        columns=["row", "number", "column", "effect"],
+    )
+
+
+def _taken(state: RelationalSet, g: Array) -> Array:
+    """What the worst dataset takes through every symbol, `−g_j·ε*_j`; each row as if it alone were in the budget."""
+    out = np.zeros(state.data)
+    for block in state.noise.blocks:
+        for symbols, point in block.freely(g[block.symbols]):
+            out[symbols] = -g[symbols] * point
+    return np.maximum(out, 0.0)
+
+
+def _add(totals: dict[tuple[int, str], float], noise: Noise, taken: Array, train: Dataset) -> None:
+    """Add the symbols' effects to their cells: the first cell that a symbol moves says which row and column it belongs to."""
+    for linear, width, on_labels in (
+        (noise.x_linear, train.features, False),
+        (noise.y_linear, train.one_hot.shape[1], True),
+    ):
+        by_symbol = linear.tocsc()
+        live = np.flatnonzero((np.diff(by_symbol.indptr) > 0) & (taken > 0))
+        for j in live:
+            cell = int(by_symbol.indices[by_symbol.indptr[j]])
+            row, feature = divmod(cell, width)
+            name = LABEL if on_labels else next(c.name for c in train.columns if c.start <= feature < c.stop)
+            totals[row, name] = totals.get((row, name), 0.0) + float(taken[j])
+
+
+def _by_row(cells: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for number, group in cells.groupby("number", sort=False):
+        total = float(group["effect"].sum())
+        said = ", ".join(f"{c} {100 * e / total:.0f} %" for c, e in zip(group["column"], group["effect"], strict=True))
+        rows.append((group["row"].iloc[0], int(str(number)), total, said))
+    frame = pd.DataFrame(rows, columns=["row", "number", "effect", "cells"])
+    return frame.sort_values(["effect", "number"], ascending=[False, True], ignore_index=True)
+
+
+def _without(run: CertifiedRun, rows: NDArray[np.intp]) -> CertifiedRun:
+    """The same run with these rows taken as right."""
+    if not isinstance(run.threat, Catalogued):
+        raise UserError("Rules cannot be lifted from single rows; ask with verified=False.")
+    threat = Settled(run.threat, rows)
+    return certify_training(run.network, run.data, threat, run.training, run.engine, **settings_of(run), attacked=False)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,84 @@
+"""Engines or threats side by side, on the same data, seed and initial weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from mibp_cert.certify.loop import certify_training
+from mibp_cert.certify.run import CertifiedRun, Training
+from mibp_cert.data import Dataset, Split
+from mibp_cert.errors import Diverged, UserError
+from mibp_cert.nets import Network
+from mibp_cert.parallel.sweep import spread
+from mibp_cert.threats import Threat
+
+COLUMNS = ("certified", "rate", "attacked", "clean", "radius", "seconds", "steps", "diverged")
+
+
+def compare(
+    network: Network,
+    data: Split | Dataset,
+    threats: Mapping[str, Threat] | Threat,
+    training: Training | None = None,
+    engines: Sequence[str] = ("interval", "relational"),
+    *,
+    parallel: str = "local",
+    jobs: int | None = 1,
+    hear: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """One line for every threat and engine; `options` go to `certify_training`.
+
+    Accuracies are in per cent of all test points (a regression has mean absolute errors instead, and the mean width of its ranges
+    as `rate`), `radius` is the mean radius of the parameters' bounds, `seconds` are per epoch.
+
+    >>> from mibp_cert import LInf, Network, Training, compare, two_moons
+    >>> found = compare(Network.mlp([2, 2]), two_moons(0), {"little": LInf(0.01)}, Training(epochs=2), attacked=False)
+    >>> found.index.tolist()
+    [('little', 'interval'), ('little', 'relational')]
+    """
+    named = {"threat": threats} if isinstance(threats, Threat) else dict(threats)
+    if not named or not engines:
+        raise UserError("There is nothing to compare: name at least one threat and one engine.")
+    units = [(threat, engine) for threat in named.values() for engine in engines]
+    one = partial(_one, network, data, training or Training(), options)
+    lines = spread(one, units, parallel, jobs, hear)
+    index = pd.MultiIndex.from_product([list(named), list(engines)], names=["threat", "engine"])
+    return pd.DataFrame(lines, index=index, columns=list(COLUMNS))
+
+
+def _one(
+    network: Network, data: Split | Dataset, training: Training, options: dict[str, Any], unit: tuple[Threat, str]
+) -> tuple[Any, ...]:
+    try:
+        run = certify_training(network, data, unit[0], training, unit[1], **options)
+    except Diverged:
+        return (0.0, 0.0, None, None, None, None, 0, True)
+    return line(run)
+
+
+def line(run: CertifiedRun) -> tuple[Any, ...]:
+    """The figures of a run in the order of `COLUMNS`; for a regression, mean absolute errors and the mean width of the ranges."""
+    certified = rate = None
+    attacked, clean = (None if v is None else 100.0 * v for v in (run.attacked_accuracy, run.nominal_accuracy))
+    if run.test is not None and isinstance(run.data, Split):
+        certified = 100.0 * run.test.certified_accuracy(run.data.test.y)
+        rate = 100.0 * run.test.certification_rate()
+    elif run.test_ranges is not None:
+        names = ("certified_error", "range_mean", "attacked_error", "nominal_error")
+        certified, rate, attacked, clean = (run.errors.get(name) for name in names)
+    seconds = sum(record.seconds for record in run.history) / max(1, len(run.history))
+    return (
+        certified,
+        rate,
+        attacked,
+        clean,
+        float(run.bounds.radius.mean()),
+        seconds,
+        run.steps,
+        run.diverged is not None,
+    )

@@ -1,0 +1,276 @@
+"""How wrong may the data be? The largest doubt for which a certificate was found, and the smallest that an attack used.
+
+A family of threats `T(v)` grows with `v`: `T(u) ⊆ T(v)` for `u ≤ v`. A certificate for `T(v)` then holds for every smaller
+value, and an attack within `T(v)` works for every larger one. So for each test point there are two numbers,
+`certified ≤ true ≤ broken`, and bisection brings them together: each run at one `v` tells about all points at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mibp_cert.certify.loop import certify_training
+from mibp_cert.certify.run import Training
+from mibp_cert.data import Split
+from mibp_cert.engines.rounding import Array
+from mibp_cert.errors import Diverged, SoundnessError, UserError
+from mibp_cert.nets import Network
+from mibp_cert.parallel.sweep import spread
+from mibp_cert.threats import All, Budget, Catalogued, LabelFlips, Nothing, Threat
+
+Hear = Callable[[str], None]
+VARIED = ("amount", "rows", "flips")
+DOUBLINGS = 30
+
+
+def scaled(threat: Threat, factor: float) -> Catalogued:
+    """The same threat with all its amounts (eps, to, up, down) times `factor`.
+
+    >>> from mibp_cert import LInf
+    >>> scaled(LInf({"age": 1.0}), 0.5).to_json()
+    {'kind': 'linf', 'eps': {'age': 0.5}}
+    """
+    if not isinstance(threat, Catalogued):
+        raise UserError("Rules have no amount that could be varied; vary their base, or write another function.")
+    if not threat.has_amounts():
+        raise UserError(
+            "This threat has no amount that could be varied; name one (--eps), or vary the wrong labels (--vary flips)."
+        )
+    return threat.scaled(factor)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Threats that grow with a number: `amount` scales those of `threat`, `rows` lets it act on so many rows, `flips` are wrong
+    labels on top of it."""
+
+    vary: str
+    threat: Catalogued | None = None
+
+    def __post_init__(self) -> None:
+        if self.vary not in VARIED:
+            raise UserError(f"What can be varied is one of {', '.join(VARIED)}, not {self.vary!r}.")
+        if self.threat is None and self.vary != "flips":
+            raise UserError(f"To vary the {self.vary}, say of which threat, such as LInf(1.0).")
+
+    @property
+    def whole(self) -> bool:
+        """Only whole numbers make sense."""
+        return self.vary != "amount"
+
+    def __call__(self, value: float) -> Catalogued:
+        if self.vary == "flips":
+            flips = LabelFlips(int(value)) if value else Nothing()
+            return flips if self.threat is None else self.threat & flips if value else self.threat
+        assert self.threat is not None
+        return scaled(self.threat, value) if self.vary == "amount" else _in_rows(self.threat, int(value))
+
+
+def _in_rows(threat: Catalogued, rows: int) -> Catalogued:
+    """The threat in at most so many rows; missing values stay unknown wherever they are."""
+    parts = threat.threats if isinstance(threat, All) else (threat,)
+    some = [part for part in parts if not part.knows_missing()]
+    if not some:
+        raise UserError("Only missing values are in doubt: say what else may be wrong in some rows, such as --eps.")
+    limited: Catalogued = Budget(some[0] if len(some) == 1 else All(tuple(some)), rows=rows)
+    for part in parts:
+        limited = limited & part if part.knows_missing() else limited
+    return limited
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """What one run at one value told about the test points."""
+
+    value: float
+    certified: NDArray[np.bool_]
+    changed: NDArray[np.bool_]
+    """Where an attack changed the class."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tolerance:
+    """For every test point the largest value with a certificate (NaN: none was found) and the smallest that an attack used
+    (infinite: none did); for the share asked for, the same two numbers."""
+
+    certified: Array
+    broken: Array
+    share: float | None
+    largest: float | None
+    """Largest value for which the share of points was certified; it then is for every smaller one."""
+    smallest: float | None
+    """Smallest value at which attacks leave less than that share."""
+    values: tuple[float, ...]
+    """All values that runs were made for."""
+    index: NDArray[Any] | None = None
+
+    def table(self) -> pd.DataFrame:
+        """One line per test point."""
+        return pd.DataFrame({"certified_up_to": self.certified, "attacked_from": self.broken}, index=self.index)
+
+    def to_json(self) -> dict[str, Any]:
+        def plain(values: Array) -> list[float | None]:
+            return [float(v) if np.isfinite(v) else None for v in values]
+
+        return {
+            "share": self.share,
+            "certified_up_to": self.largest,
+            "attacked_from": self.smallest,
+            "points": {"certified_up_to": plain(self.certified), "attacked_from": plain(self.broken)},
+            "values": list(self.values),
+        }
+
+
+@dataclass
+class _Search:
+    """Runs made so far, and what they say."""
+
+    run: Callable[[list[float]], list[Tried]]
+    whole: bool
+    precision: float
+    tried: dict[float, Tried] = field(default_factory=dict)
+
+    def at(self, values: Iterable[float]) -> None:
+        """Make the runs that are missing; check that no attack contradicts a certificate of a larger set."""
+        new = [v for v in dict.fromkeys(values) if v not in self.tried]
+        self.tried |= {found.value: found for found in self.run(new)} if new else {}
+        certified, broken = self.ends()
+        if (certified >= broken).any():
+            raise SoundnessError(
+                "An attack contradicts a certificate for a larger set: the bounds are not sound; report this."
+            )
+
+    def ends(self) -> tuple[Array, Array]:
+        """Per point: largest certified value (−∞: none), smallest broken one (∞: none)."""
+        runs = [self.tried[v] for v in sorted(self.tried)]
+        certified = np.max([np.where(t.certified, t.value, -np.inf) for t in runs], axis=0)
+        return certified, np.min([np.where(t.changed, t.value, np.inf) for t in runs], axis=0)
+
+    def threshold(self, holds: Callable[[Tried], bool], start: float, most: float) -> tuple[float | None, float | None]:
+        """Largest value tried at which `holds`, and the smallest at which it does not, close together; `holds` falls with it."""
+        self.at([0.0])
+        if not holds(self.tried[0.0]):
+            return None, 0.0
+        value = start
+        for _ in range(DOUBLINGS):
+            self.at([min(value, most)])
+            if not holds(self.tried[min(value, most)]) or value >= most:
+                break
+            value = 2.0 * value
+        while True:
+            good = max(v for v, t in self.tried.items() if holds(t))
+            bad = min((v for v, t in self.tried.items() if v > good and not holds(t)), default=None)
+            if bad is None or self._close(good, bad):
+                return good, bad
+            middle = 0.5 * (good + bad) if good > 0 or self.whole else bad / 8.0
+            self.at([float(round(middle))] if self.whole else [middle])
+
+    def _close(self, good: float, bad: float) -> bool:
+        return bad - good <= 1 if self.whole else bad - good <= self.precision * bad
+
+
+def tolerance(
+    network: Network,
+    data: Split,
+    family: Callable[[float], Threat],
+    training: Training | None = None,
+    engine: str = "relational",
+    *,
+    share: float | None = None,
+    points: Iterable[int] | None = None,
+    start: float | None = None,
+    most: float = np.inf,
+    precision: float = 0.05,
+    whole: bool | None = None,
+    parallel: str = "local",
+    jobs: int | None = 1,
+    hear: Hear = lambda _: None,
+    **options: Any,
+) -> Tolerance:
+    """The largest doubt that certificates survive, for a share of the test points or for single `points`.
+
+    `family`: `Family(…)`, or any function from numbers to growing threats; `start` is the first value tried, `most` the largest;
+    bisection stops within `precision` of the value (or at neighbouring whole numbers). `options` go to `certify_training`.
+
+    >>> from mibp_cert import Family, LInf, Network, Training, tolerance, two_moons
+    >>> found = tolerance(Network.mlp([2, 2]), two_moons(0), Family("amount", LInf(0.01)), Training(epochs=2), share=0.5)
+    >>> found.largest < found.smallest
+    True
+    """
+    if not isinstance(data, Split) or data.train.targets is not None:
+        raise UserError("Tolerance is about the classes of test points; these data have none.")
+    if share is None and points is None:
+        share = 0.9
+    if share is not None and not 0 < share <= 1:
+        raise UserError(f"The share of test points must be above 0 and at most 1, got {share}.")
+    wanted = [] if points is None else [int(p) for p in points]
+    if any(not 0 <= p < len(data.test) for p in wanted):
+        raise UserError(f"Test points are numbered from 0 to {len(data.test) - 1}; got {wanted}.")
+    if "select" in options:
+        raise UserError("The training must be the same for every value; leave the epoch at the last one.")
+    counted = bool(getattr(family, "whole", False)) if whole is None else whole
+    most = min(most, len(data.train)) if isinstance(family, Family) and counted else most
+    one = partial(_one, network, data, family, training or Training(), engine, options)
+
+    def run(values: list[float]) -> list[Tried]:
+        hear(f"value{'s' if len(values) > 1 else ''} {', '.join(f'{v:.4g}' for v in values)}")
+        return spread(one, values, parallel, jobs)
+
+    search = _Search(run, counted, precision)
+    first = start if start is not None else 1.0
+    largest = smallest = None
+    if share is not None:
+        largest, _ = search.threshold(lambda t: float(np.mean(t.certified)) >= share, first, most)
+        if largest is not None:
+            _, smallest = search.threshold(lambda t: float(np.mean(~t.changed)) >= share, first, most)
+    for point in wanted:
+        search.threshold(partial(_is_certified, point), first, most)
+        search.threshold(partial(_is_unchanged, point), first, most)
+    certified, broken = search.ends()
+    return Tolerance(
+        np.where(np.isfinite(certified), certified, np.nan),
+        broken,
+        share,
+        largest,
+        smallest,
+        tuple(sorted(search.tried)),
+        data.test.index,
+    )
+
+
+def _is_certified(point: int, tried: Tried) -> bool:
+    return bool(tried.certified[point])
+
+
+def _is_unchanged(point: int, tried: Tried) -> bool:
+    return not tried.changed[point]
+
+
+def _one(
+    network: Network,
+    data: Split,
+    family: Callable[[float], Threat],
+    training: Training,
+    engine: str,
+    options: dict[str, Any],
+    value: float,
+) -> Tried:
+    """Certify and attack at one value; bounds that diverge certify nothing."""
+    try:
+        run = certify_training(network, data, family(value), training, engine, **options)
+    except Diverged:
+        nothing = np.zeros(len(data.test), dtype=bool)
+        return Tried(value, nothing, nothing)
+    assert run.test is not None
+    assert run.nominal is not None
+    changed = np.zeros(len(data.test), dtype=bool)
+    if run.attack is not None:
+        changed = run.attack.attacked_classes(run.nominal) != run.nominal
+    return Tried(value, run.test.certified, changed)
