@@ -20,9 +20,10 @@ from sklearn.preprocessing import StandardScaler
 
 from mibp_cert import Dataset, LInf, Network, Training, two_moons
 from mibp_cert.certify.loop import plan_steps
+from mibp_cert.engines import RelationalSettings
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.relational.engine import RelationalEngine, RelationalSettings
+from mibp_cert.engines.relational.engine import RelationalEngine
 
 
 def breast_cancer() -> Dataset:

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from mibp_cert import collective, fair
-from mibp_cert.certify import ABSTAIN, AttackSettings, Training, certify_training
+from mibp_cert.certify import ABSTAIN, AttackSettings
 from mibp_cert.certify.attack import attack, check_certificates
 from mibp_cert.certify.loop import plan_steps
 from mibp_cert.certify.predict import nominal_classes
 from mibp_cert.data import Dataset, Split, two_moons
+from mibp_cert.doors import certify_training
 from mibp_cert.engines.base import Box
 from mibp_cert.errors import SoundnessError, UserError
-from mibp_cert.nets import Network, run_steps
+from mibp_cert.nets import Network, Training, run_steps
 from mibp_cert.threats import LInf
 
 NETWORK = Network.mlp([2, 6, 2])

@@ -6,23 +6,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mibp_cert.certify.bounds import enclose
 
 import torch_oracle
 from breadth import NAMES, Problem, problem
 from conftest import small_data
-from mibp_cert.certify import Inputs, Training, certify_training
-from mibp_cert.certify.bounds import enclose
 from mibp_cert.certify.loop import explain_support
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.data import two_moons
+from mibp_cert.doors import certify_training
+from mibp_cert.engines import Inputs, RelationalSettings, SolverSettings
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact.engine import MibpEngine, bound_graph, declare_training
-from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.relational.engine import RelationalEngine, RelationalSet, RelationalSettings
+from mibp_cert.engines.relational import RelationalSet
+from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UnsupportedOperation
-from mibp_cert.nets import SGD, Linear, Network, Tanh, loss_named, run_steps, trace_steps, train_step
+from mibp_cert.nets import SGD, Linear, Network, Tanh, Training, loss_named, run_steps, trace_steps, train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.threats import Budget, LInf
 from oracles import digits, rational, search_step, train_rational

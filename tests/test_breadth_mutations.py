@@ -12,16 +12,16 @@ import pytest
 from breadth import problem
 from conftest import small_data
 from mibp_cert.data import Dataset
-from mibp_cert.engines import crown
+from mibp_cert.engines import SolverSettings, crown
 from mibp_cert.engines import relax as smooth
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact.engine import bound_graph, declare_training
-from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational import budget
-from mibp_cert.engines.relational.engine import RelationalEngine, data_forms
+from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.engines.relational.forms import Symbols
+from mibp_cert.engines.relational.outputs import data_forms
 from mibp_cert.engines.relational.rules import AffineRules
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.graph import GraphBuilder, evaluate, interpret

@@ -9,10 +9,10 @@ import pytest
 
 from conftest import random_case
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.relational import buffers
+from mibp_cert.engines.relational import RelationalSet, buffers
 from mibp_cert.engines.relational import engine as relational
 from mibp_cert.engines.relational.buffers import Buffers
-from mibp_cert.engines.relational.engine import RelationalEngine, RelationalSet
+from mibp_cert.engines.relational.engine import RelationalEngine
 
 
 def test_a_buffer_in_use_is_not_handed_out_and_a_free_one_is() -> None:

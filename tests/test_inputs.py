@@ -7,18 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mibp_cert.certify.bounds import enclose
 
 from cases import survey
-from mibp_cert.certify import ABSTAIN, AttackSettings, Inputs, Training, certify_training, predict
-from mibp_cert.certify.bounds import enclose, relational_form
+from mibp_cert.certify import ABSTAIN, AttackSettings, predict
 from mibp_cert.certify.predict import margin_pairs, nominal_classes, nominal_outputs
 from mibp_cert.data import Split, two_moons
+from mibp_cert.doors import certify_training
+from mibp_cert.engines import Inputs, SolverSettings
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact.solve import SolverSettings
-from mibp_cert.engines.relational.engine import RelationalEngine, RelationalSet
+from mibp_cert.engines.relational import RelationalSet
+from mibp_cert.engines.relational import linear_part as relational_form
+from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import SoundnessError, UserError
-from mibp_cert.nets import SGD, Linear, Network, Sigmoid, loss_named, trace_steps, train_step
+from mibp_cert.nets import SGD, Linear, Network, Sigmoid, Training, loss_named, trace_steps, train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import Noise
 from mibp_cert.threats import L2, AnyCategory, Budget, LInf, Missing, Monotone, Shift, Threat

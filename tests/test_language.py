@@ -10,15 +10,15 @@ import pytest
 
 from cases import survey
 from conftest import small_data, small_step
-from mibp_cert.certify import Training, certify_training
 from mibp_cert.data import Dataset
+from mibp_cert.doors import certify_training
+from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact.engine import MibpEngine
-from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network, train_step
+from mibp_cert.nets import Network, Training, train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.polytope import Polytope

@@ -13,11 +13,12 @@ import pytest
 
 from conftest import small_data, small_step
 from mibp_cert.data import Dataset
+from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import solve as exact
 from mibp_cert.engines.exact.encode import Encoder
 from mibp_cert.engines.exact.engine import Brackets, MibpEngine, bound_graph, declare_training, treatments
-from mibp_cert.engines.exact.solve import End, SolverSettings, Task
+from mibp_cert.engines.exact.solve import End, Task
 from mibp_cert.engines.interval import IntervalEngine, enclose
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.nets import SGD, Network, Step, loss_named, run_steps, trace_steps, train_step

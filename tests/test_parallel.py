@@ -19,9 +19,9 @@ import pytest
 
 from conftest import small_data, small_step
 from mibp_cert import LInf, Network, Training, certify_training, two_moons
+from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact.engine import MibpEngine
-from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.errors import SolverUnavailable, UserError
 from mibp_cert.parallel import WorkerPool, split
 from mibp_cert.parallel.sweep import arrivals, spread

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from conftest import small_data, small_step
-from mibp_cert.certify import ABSTAIN, Training, certify_training, predict
+from mibp_cert.certify import ABSTAIN, predict
 from mibp_cert.certify.predict import nominal_classes
 from mibp_cert.data import two_moons
+from mibp_cert.doors import certify_training
+from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network, run_steps
+from mibp_cert.nets import Network, Training, run_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.threats import LInf
 

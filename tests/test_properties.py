@@ -15,13 +15,13 @@ import pytest
 from cases import survey
 from conftest import small_data
 from mibp_cert import LabelFlips, LInf, Network, Training, Verdict, certify_training, collective, fair, holds, monotone
-from mibp_cert.certify import CertifiedRun, Inputs, predict
+from mibp_cert.certify import CertifiedRun, predict
 from mibp_cert.certify.loop import attack_steps
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.data import Dataset, Split, two_moons
+from mibp_cert.engines import Inputs, RelationalSettings, SolverSettings
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact.solve import SolverSettings
-from mibp_cert.engines.relational.engine import RelationalSet, RelationalSettings
+from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Linear, ReLU, Tanh, run_steps
 from mibp_cert.parallel import WorkerPool

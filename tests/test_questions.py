@@ -233,8 +233,10 @@ def test_blame_finds_the_rows_that_are_in_doubt_and_the_second_run_proves_it() -
 
 def test_effects_add_up_to_what_the_worst_dataset_takes_from_the_margin() -> None:
     """For one point: the cells' effects, before they are turned into shares, are the support of the linear part."""
-    from mibp_cert.certify.bounds import Inputs, relational_form, states_of
     from mibp_cert.certify.predict import margin_pairs
+    from mibp_cert.engines import Inputs
+    from mibp_cert.engines.relational import linear_part as relational_form
+    from mibp_cert.engines.relational import states_of
     from mibp_cert.studies.blame import _taken
 
     for threat in (mc.LInf(0.2), mc.L2(0.3), mc.LabelFlips(), mc.LInf(0.1) & mc.LabelFlips()):

@@ -10,12 +10,12 @@ import pytest
 from mibp_cert import Budget, Dataset, LabelFlips, LInf, Network, Split, TargetNoise, Training, certify_training
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.data import diabetes
+from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact.engine import MibpEngine
-from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.relational.engine import RelationalEngine, RelationalSettings
+from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
 from mibp_cert.nets import SGD, loss_named, trace_steps, train_step
 from mibp_cert.parallel import WorkerPool

@@ -12,18 +12,15 @@ import pytest
 from conftest import random_case, small_data, small_step
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.data import Dataset
+from mibp_cert.engines import RelationalSettings
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.interval import IntervalEngine
+from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.engines.relational import engine as relational
 from mibp_cert.engines.relational import rules as affine
-from mibp_cert.engines.relational.engine import (
-    RelationalEngine,
-    RelationalSet,
-    RelationalSettings,
-    bound_outputs,
-    input_form,
-)
+from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.engines.relational.forms import Form, Symbols
+from mibp_cert.engines.relational.outputs import bound_outputs, input_form
 from mibp_cert.engines.relational.rules import AffineRules
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import UserError

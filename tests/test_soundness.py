@@ -7,10 +7,10 @@ import pytest
 
 from breadth import NAMES, problem
 from conftest import random_case
+from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact.engine import MibpEngine
-from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.nets import train_step

@@ -12,13 +12,13 @@ from breadth import problem
 from cases import THREATS, bound, random_threat, survey
 from conftest import small_step
 from mibp_cert.data import Dataset
+from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact.engine import MibpEngine
-from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.relational import budget, forms
-from mibp_cert.engines.relational.engine import RelationalEngine, RelationalSet, RelationalSettings
+from mibp_cert.engines.relational import RelationalSet, budget, forms
+from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
 from mibp_cert.nets import train_step
 from mibp_cert.parallel import WorkerPool

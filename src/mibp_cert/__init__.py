@@ -11,26 +11,16 @@ True
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mibp_cert.certify import (
-    AttackSettings,
-    Callbacks,
-    CertifiedRun,
-    Predictions,
-    Ranges,
-    Selection,
-    Training,
-    certify_training,
-    load_run,
-    resume_run,
-)
+from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Predictions, Ranges, Selection
 from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
-from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact.solve import SolverSettings
-from mibp_cert.engines.relational.engine import RelationalSet, RelationalSettings
+from mibp_cert.doors import certify_training
+from mibp_cert.engines import Box, RelationalSettings, SolverSettings
+from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, Network, ReLU, Sigmoid, Tanh
+from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, Network, ReLU, Sigmoid, Tanh, Training
 from mibp_cert.questions.collective import Flips, collective
 from mibp_cert.questions.properties import Verdict, fair, holds, monotone
+from mibp_cert.store import load_run, resume_run
 from mibp_cert.studies.blame import Blame, blame
 from mibp_cert.studies.compare import compare
 from mibp_cert.studies.tolerance import Family, Tolerance, tolerance

@@ -14,15 +14,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection, Training, certify_training
+from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_accuracies
 from mibp_cert.certify.memory import check_memory
-from mibp_cert.data import NAMES, Split, load
+from mibp_cert.data import NAMES, Split, Task, load
 from mibp_cert.data.files import Reading, missing_columns, notes, read_table, split_table
-from mibp_cert.engines.exact.solve import SolverSettings
-from mibp_cert.engines.relational.engine import RelationalSettings
+from mibp_cert.doors import certify_training
+from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network, effective_batch_size, steps_per_epoch
+from mibp_cert.nets import Network, Training, effective_batch_size, steps_per_epoch
 from mibp_cert.options import IMAGES, network_of, threat_of
 from mibp_cert.questions.ask import Questions
 from mibp_cert.threats import Catalogued, Missing, Threat, nearest, threat_from_json
@@ -236,7 +236,7 @@ def job_of(config: Config) -> Job:
 def _with_usual(config: Config, data: Split) -> Config:
     """Settings that nobody chose: the paper's for its data sets, and for a table of one's own those that certify most: a model
     without hidden layer, cross-entropy, and as many epochs as validation rows find best."""
-    own, classes = config["data"]["source"] not in NAMES, data.train.targets is None
+    own, classes = config["data"]["source"] not in NAMES, data.train.task is Task.CLASSES
     loss = ("cross-entropy" if own else "hinge") if classes else "squared-error"
     usual: dict[str, dict[str, Any]] = {
         "training": {"loss": loss, "learning_rate": 0.2 if own and classes else 0.1, "epochs": 20 if own else 10},

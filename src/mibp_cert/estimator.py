@@ -20,16 +20,15 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
-from mibp_cert.certify import AttackSettings, CertifiedRun, Inputs, Selection, Training, certify_training
-from mibp_cert.certify.answers import attack_rows, class_table, range_table
+from mibp_cert.certify import AttackSettings, CertifiedRun, Selection
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
-from mibp_cert.certify.run import check_threat
+from mibp_cert.certify.request import check_threat
+from mibp_cert.certify.tables import attack_rows, class_table, range_table
 from mibp_cert.data import Dataset, Recipe, Split
-from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact.solve import SolverSettings
-from mibp_cert.engines.relational.engine import RelationalSettings
+from mibp_cert.doors import certify_training
+from mibp_cert.engines import Inputs, ParameterSet, RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network
+from mibp_cert.nets import Network, Training
 from mibp_cert.options import ACTIVATIONS, Start
 from mibp_cert.report.progress import progress_bars, show_training
 from mibp_cert.studies.blame import Blame, blame
@@ -256,7 +255,7 @@ class _Certified(BaseEstimator):
     # What was found ---------------------------------------------------------------------------------------------------
 
     @property
-    def bounds_(self) -> Box:
+    def bounds_(self) -> ParameterSet:
         """Bounds of every trained parameter: `bounds_.lower`, `bounds_.upper`; refused where they diverged."""
         check_is_fitted(self)
         run: CertifiedRun = self.run_

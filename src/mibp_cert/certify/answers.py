@@ -1,85 +1,68 @@
-"""Answers about rows as a table: the certified class or the range, the attack beside it, and why a row abstains."""
+"""What was found about the test points: certified classes or ranges, the clean model's classes, and the attack beside them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from mibp_cert.certify.attack import Attack, AttackSettings, attack
-from mibp_cert.certify.bounds import Inputs, states_of
-from mibp_cert.certify.loop import attack_steps
-from mibp_cert.certify.predict import Predictions, nominal_classes, nominal_outputs
-from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.errors import SoundnessError
+from mibp_cert.certify.attack import Attack
+from mibp_cert.certify.predict import Predictions, Ranges
+from mibp_cert.engines import StepReport
+from mibp_cert.engines.rounding import Interval
 
-ABSTAIN_WORD = "abstain"
-POSSIBLE = "another class is possible: an attack on the data shows it"
-OPEN = "not proven: no attack changed it, but the bounds leave it open"
-UNTRIED = "not proven: the bounds leave it open"
+_CLASSES = ("classes", "centre", "margin", "margin_high")
 
 
-def _diverged(run: CertifiedRun) -> str:
-    return f"the bounds diverged at step {run.diverged}"
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """None where the data have no test part, or the task is another one."""
 
+    test: Predictions | None = None
+    test_ranges: Ranges | None = None
+    nominal: NDArray[np.intp] | None = None
+    attack: Attack | None = None
 
-def reasons(
-    run: CertifiedRun, answer: Predictions, nominal: NDArray[np.intp], attacked: NDArray[np.intp] | None
-) -> list[str]:
-    """Why each row abstains; empty text where its class is certified. `nominal`: classes of the clean model, `attacked`: classes
-    under attack, if there was one."""
-    if not run.reached:
-        return [_diverged(run)] * len(answer.classes)
-    words: Any = UNTRIED if attacked is None else np.where(attacked != nominal, POSSIBLE, OPEN)
-    return [str(text) for text in np.where(answer.certified, "", words)]
+    @property
+    def certified(self) -> Predictions | Ranges | None:
+        """What is certified: classes, or ranges."""
+        return self.test if self.test is not None else self.test_ranges
 
+    def arrays(self) -> dict[str, Any]:
+        """All of it as arrays, for files."""
+        found: dict[str, Any] = {}
+        if self.test is not None:
+            found |= {f"test_{n}": getattr(self.test, n) for n in _CLASSES}
+        if self.test_ranges is not None:
+            found |= {"range_low": self.test_ranges.outputs.low, "range_high": self.test_ranges.outputs.high}
+        if self.nominal is not None:
+            found["nominal"] = self.nominal
+        if self.attack is not None:
+            a = self.attack
+            found |= {"attack_theta": a.theta, "attack_classes": a.classes, "attack_origins": np.array(a.origins)}
+            found |= {"attack_x": a.witness[0], "attack_y": a.witness[1], "attack_flips": np.array(a.flips)}
+            found |= {"attack_low": a.outputs.low, "attack_high": a.outputs.high}
+        return found
 
-def attack_rows(run: CertifiedRun, inputs: Inputs, settings: AttackSettings | None = None) -> Attack:
-    """Attack the predictions of these rows through the training data of the run."""
-    steps, begin = attack_steps(run)
-    nominal = None if run.train.targets is not None else nominal_classes(run.network, run.theta, inputs.x)
-    known = run.bounds if states_of(run.bounds) else None
-    found = attack(run.network, steps, begin, run.threat.bind(run.train), inputs, nominal, known, settings)
-    return found.in_units(run.train)
-
-
-def class_table(
-    run: CertifiedRun, inputs: Inputs, answer: Predictions, found: Attack | None, index: Any
-) -> pd.DataFrame:
-    """One line per row: `class` (or the word "abstain", whatever the classes are), whether it is `certified`, bounds of the
-    margin of the class at the centre, the clean model's class, the attacked one, and the `reason` for abstaining."""
-    nominal = nominal_classes(run.network, run.theta, inputs.x)
-    attacked = None if found is None else found.attacked_classes(nominal)
-    names = np.array(run.train.classes, dtype=object)
-    if found is not None and (answer.certified & (found.classes != answer.classes).any(axis=0)).any():
-        raise SoundnessError("An attack contradicts a certified class: the bounds are not sound; report this.")
-    return pd.DataFrame(
-        {
-            "class": [names[c] if c >= 0 else ABSTAIN_WORD for c in answer.classes],
-            "certified": answer.certified,
-            "margin_low": answer.margin,
-            "margin_high": answer.margin_high,
-            "nominal_class": names[nominal],
-            **({} if attacked is None else {"attacked_class": names[attacked]}),
-            "reason": reasons(run, answer, nominal, attacked),
-        },
-        index=index,
-    )
-
-
-def range_table(
-    run: CertifiedRun, inputs: Inputs, method: str | None, found: Attack | None, index: Any
-) -> pd.DataFrame:
-    """Regression: one line per row, in the target's units: the clean prediction, its proven range, and what attacks reach."""
-    ranges = run.ranges_of(inputs, method)
-    table = {
-        "nominal": run.train.in_units(nominal_outputs(run.network, run.theta, inputs.x))[:, 0],
-        "low": ranges.outputs.low[:, 0],
-        "high": ranges.outputs.high[:, 0],
-    }
-    if found is not None:
-        table["attacked_low"], table["attacked_high"] = found.outputs.low[:, 0], found.outputs.high[:, 0]
-    reason = np.where(np.isfinite(ranges.outputs.low[:, 0]), "", _diverged(run) if not run.reached else UNTRIED)
-    return pd.DataFrame({**table, "reason": reason}, index=index)
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Any], method: str) -> Answers:
+        """The inverse of `arrays`."""
+        test = ranges = found = None
+        if "test_classes" in arrays:
+            classes, centre, low, high = (arrays[f"test_{n}"] for n in _CLASSES)
+            test = Predictions(classes, centre, low, high, method, StepReport())
+        if "range_low" in arrays:
+            ranges = Ranges(Interval(arrays["range_low"], arrays["range_high"]), method, StepReport())
+        if "attack_theta" in arrays:
+            found = Attack(
+                arrays["attack_theta"],
+                arrays["attack_classes"],
+                tuple(str(name) for name in arrays["attack_origins"]),
+                (arrays["attack_x"], arrays["attack_y"]),
+                int(arrays["attack_flips"]),
+                Interval(arrays["attack_low"], arrays["attack_high"]),
+            )
+        return cls(test, ranges, arrays.get("nominal"), found)

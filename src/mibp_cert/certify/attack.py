@@ -8,17 +8,17 @@ attack contradicts is a soundness bug and stops the run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.certify.bounds import Inputs, LinearPart, relational_form, states_of
 from mibp_cert.certify.predict import ABSTAIN, Predictions, Ranges, margin_pairs
 from mibp_cert.data import Dataset
-from mibp_cert.engines.base import Box
-from mibp_cert.engines.relational.engine import CaseSet, RelationalEngine, RelationalSet, RelationalSettings
+from mibp_cert.engines import Box, Inputs, ParameterSet, RelationalEngine, RelationalSettings
+from mibp_cert.engines.relational import Case, LinearPart, cases_of, linear_part
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import SoundnessError
 from mibp_cert.graph import evaluate
@@ -89,7 +89,7 @@ class _Trainer:
     def __init__(
         self,
         network: Network,
-        steps: list[Step],
+        steps: Sequence[Step],
         theta0: Array,
         threat: ThreatSet,
         inputs: Inputs,
@@ -168,35 +168,35 @@ def _margins(logits: Array, nominal: NDArray[np.intp]) -> Array:
 
 def attack(
     network: Network,
-    steps: list[Step],
+    steps: Sequence[Step],
     theta0: Array,
     threat: ThreatSet,
-    inputs: Array | Inputs,
+    inputs: Inputs,
     nominal: NDArray[np.intp] | None,
-    state: Box | None = None,
+    state: ParameterSet | None = None,
     settings: AttackSettings | None = None,
 ) -> Attack:
     """Attack the predictions of inputs (and every parameter) through the training data, and through the inputs themselves where
     they have a threat of their own; `theta0` is the initial state, parameters first.
 
-    `nominal`: the classes to attack, or None for a regression, whose outputs are pushed both ways. `state`: the relational set
-    after the last step, if the run has one; else it is computed here, without slope search.
+    `nominal`: the classes to attack, or None for a regression, whose outputs are pushed both ways. `state`: the set after the
+    last step; where it is no relational one, that is computed here, without slope search.
     """
     settings = settings or AttackSettings()
     rng = np.random.default_rng([settings.seed, 2])
-    inputs = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
     trainer = _Trainer(network, steps, theta0, threat, inputs, nominal)
     if inputs.members is not None:
         trainer.perturb([x for x, _ in inputs.members.sample(rng, VARIANTS)])
     trainer.add([threat.reference], "clean data")
     trainer.add(threat.sample(rng, settings.members), "random member")
-    known = _Known.of(state or _relational_state(network, steps, theta0, threat), threat)
-    if known is not None:
-        trainer.add(_parameter_attacks(known, settings), "parameter attack")
-        margins = _known_margins(network, known, inputs, nominal)
+    cases = [] if state is None else cases_of(state, threat)
+    cases = cases or cases_of(_relational_state(network, steps, theta0, threat), threat)
+    if any(case.state.data for case in cases):
+        trainer.add(_parameter_attacks(cases, settings), "parameter attack")
+        margins = _Margins.of(network, cases, inputs, nominal)
         if inputs.members is not None:
             trainer.perturb(_worst_inputs(inputs, margins))
-        trainer.add(_point_attacks(known, margins, settings), "point attack")
+        trainer.add(_point_attacks(cases, margins, settings), "point attack")
     _improve(trainer, threat, settings, rng)
     classes = trainer.classes()
     flips = (classes != nominal[None, :]).sum(axis=1) if nominal is not None else np.zeros(len(classes), dtype=np.intp)
@@ -211,41 +211,27 @@ def attack(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Known:
-    """Relational sets, one for each case, with the threats they belong to."""
-
-    states: tuple[RelationalSet, ...]
-    threats: tuple[ThreatSet, ...]
-
-    @classmethod
-    def of(cls, box: Box | None, threat: ThreatSet) -> _Known | None:
-        states = () if box is None else states_of(box)
-        if not any(state.data for state in states):
-            return None
-        return cls(states, box.threats if isinstance(box, CaseSet) else (threat,))
-
-
-def _relational_state(network: Network, steps: list[Step], theta0: Array, threat: ThreatSet) -> Box | None:
-    """The linear part, for runs of other engines; None where it cannot be had."""
-    engine, box = RelationalEngine(RelationalSettings(search=0, cases=0)), Box.point(theta0)
+def _relational_state(network: Network, steps: Sequence[Step], theta0: Array, threat: ThreatSet) -> ParameterSet:
+    """The linear part, for runs of other engines; as far as it can be had."""
+    engine = RelationalEngine(RelationalSettings(search=0, cases=0))
+    state: ParameterSet = Box.point(theta0)
     for step in steps:
-        after, _ = engine.advance(box, step, threat)
+        after, _ = engine.advance(state, step, threat)
         if not (np.isfinite(after.lower).all() and np.isfinite(after.upper).all()):
             break
-        box = after
-    return box.first(network.layout.size)
+        state = after
+    return state.first(network.layout.size)
 
 
-def _parameter_attacks(known: _Known, settings: AttackSettings) -> list[tuple[Array, Array]]:
+def _parameter_attacks(cases: list[Case], settings: AttackSettings) -> list[tuple[Array, Array]]:
     """Push the widest parameters down and up, each in the case that reaches furthest."""
-    lower, upper = (np.stack([getattr(s, end) for s in known.states]) for end in ("lower", "upper"))
+    lower, upper = (np.stack([getattr(case.state, end) for case in cases]) for end in ("lower", "upper"))
     order = np.argsort(lower.min(axis=0) - upper.max(axis=0), kind="stable")[: settings.parameters]
     found = []
     for i in order:
-        for sign, case in ((1.0, int(lower[:, i].argmin())), (-1.0, int(upper[:, i].argmax()))):
-            state = known.states[case]
-            found.append(known.threats[case].worst(sign * state.linear[i, : state.data]))
+        for sign, number in ((1.0, int(lower[:, i].argmin())), (-1.0, int(upper[:, i].argmax()))):
+            case = cases[number]
+            found.append(case.threat.worst(sign * case.state.linear[i, : case.state.data]))
     return found
 
 
@@ -258,6 +244,18 @@ class _Margins:
     both: bool
     """All pairs matter (regression: outputs are pushed both ways), or only the most endangered one."""
 
+    @classmethod
+    def of(cls, network: Network, cases: list[Case], inputs: Inputs, nominal: NDArray[np.intp] | None) -> _Margins:
+        pairs, speaks_for = margin_pairs(network)
+        found = [
+            linear_part(lambda n: network.margin_graph(n, pairs), network.layout, case.state, inputs) for case in cases
+        ]
+        relevant = np.ones((len(inputs.x), len(pairs)), dtype=bool)
+        if nominal is not None:
+            relevant = speaks_for[None, :] == nominal[:, None]
+        low = np.stack([np.where(relevant, np.nan_to_num(bounds.low, nan=-np.inf), np.inf) for bounds, _ in found])
+        return cls(low, [linear for _, linear in found], nominal is None)
+
     def worst(self, point: int) -> list[tuple[int, int]]:
         """Cases and pairs worth attacking: those with the smallest lower end."""
         if self.both:
@@ -266,28 +264,15 @@ class _Margins:
         return [(int(case), int(pair))]
 
 
-def _known_margins(network: Network, known: _Known, inputs: Inputs, nominal: NDArray[np.intp] | None) -> _Margins:
-    pairs, speaks_for = margin_pairs(network)
-    found: list[tuple[Interval, LinearPart]] = [
-        relational_form(lambda n: network.margin_graph(n, pairs), network.layout, state, inputs)
-        for state in known.states
-    ]
-    relevant = np.ones((len(inputs.x), len(pairs)), dtype=bool)
-    if nominal is not None:
-        relevant = speaks_for[None, :] == nominal[:, None]
-    low = np.stack([np.where(relevant, np.nan_to_num(bounds.low, nan=-np.inf), np.inf) for bounds, _ in found])
-    return _Margins(low, [linear for _, linear in found], nominal is None)
-
-
-def _point_attacks(known: _Known, margins: _Margins, settings: AttackSettings) -> list[tuple[Array, Array]]:
+def _point_attacks(cases: list[Case], margins: _Margins, settings: AttackSettings) -> list[tuple[Array, Array]]:
     """Minimise the linear part of the margins that are closest to zero."""
     low = margins.low.min(axis=(0, 2))
     closest = np.argsort(np.abs(np.nan_to_num(low, neginf=0.0)), kind="stable")[: settings.points]
-    found = []
-    for i in closest.tolist():
-        for case, pair in margins.worst(i):
-            found.append(known.threats[case].worst(margins.linear[case].data[i, pair]))
-    return found
+    return [
+        cases[case].threat.worst(margins.linear[case].data[i, pair])
+        for i in closest.tolist()
+        for case, pair in margins.worst(i)
+    ]
 
 
 def _worst_inputs(inputs: Inputs, margins: _Margins) -> list[Array]:
@@ -317,16 +302,16 @@ def _improve(trainer: _Trainer, threat: ThreatSet, settings: AttackSettings, rng
             trainer.add(mixed, f"improvement round {round_number}, mixture")
 
 
-def check_certificates(found: Attack, answer: Predictions | Ranges, bounds: Box) -> None:
+def check_certificates(found: Attack, answer: Predictions | Ranges | None, bounds: ParameterSet) -> None:
     """Raise `SoundnessError`, naming the dataset, if an attack contradicts a certified class or leaves the bounds."""
+    wrong = np.zeros((len(found.theta), 1), dtype=bool)
     if isinstance(answer, Ranges):
-        wrong = np.zeros((len(found.theta), 1), dtype=bool)
         reached, proven = found.outputs, answer.outputs
         if not ((proven.low <= reached.low) & (reached.high <= proven.high)).all():
             raise SoundnessError(
                 "An attack leaves the certified range of an output: the bounds are not sound; report this."
             )
-    else:
+    elif answer is not None:
         wrong = (found.classes != answer.classes[None, :]) & (answer.classes != ABSTAIN)[None, :]
     outside = ~((bounds.lower <= found.theta) & (found.theta <= bounds.upper)).all(axis=1)
     for bad, what in ((wrong.any(axis=1), "contradicts a certified class"), (outside, "leaves the parameter bounds")):

@@ -8,22 +8,17 @@ class at the centre of the set can be certified, so only its margins are bounded
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.certify.bounds import Inputs, check_method, enclose, solve
 from mibp_cert.data import Column
-from mibp_cert.engines.base import Box, StepReport
-from mibp_cert.engines.exact.engine import Brackets
-from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.engines import Engine, Inputs, ParameterSet, StepReport, Wanted
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
-from mibp_cert.graph.evaluate import evaluate
+from mibp_cert.graph import evaluate
 from mibp_cert.nets import Network
-from mibp_cert.parallel import WorkerPool
 
 ABSTAIN = -1
 
@@ -126,105 +121,30 @@ def unknown_ranges(network: Network, x: Array, method: str) -> Ranges:
     return Ranges(Interval(-nothing, nothing), method, StepReport())
 
 
-def predict_ranges(
-    network: Network,
-    box: Box,
-    inputs: Array | Inputs,
-    method: str = "interval",
-    settings: SolverSettings | None = None,
-    pool: WorkerPool | None = None,
-) -> Ranges:
-    """Ranges of all outputs for every `θ` in the box; `exact` refines those of intervals by the solver."""
-    inputs = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
-    found = enclose(network.forward_graph, network.layout, box, inputs, method)
-    usable = found.sound & Interval(box.lower, box.upper).sound.all()
-    low, high = np.where(usable, found.low, -np.inf), np.where(usable, found.high, np.inf)
-    report = StepReport()
-    if method == "exact" and usable.all():
-        settings, every = settings or SolverSettings(), np.arange(low.size, dtype=np.intp)
-        with _workers(settings, pool) as owned:
-            proven, report = solve(network.forward_graph, network.layout, box, inputs, settings, owned, elements=every)
-        low = np.maximum(low, proven.lower.reshape(low.shape))
-        high = np.minimum(high, proven.upper.reshape(high.shape))
-    return Ranges(Interval(low, high), method, report)
+def predict_ranges(network: Network, state: ParameterSet, inputs: Inputs, engine: Engine) -> Ranges:
+    """Ranges of all outputs for every `θ` in the set."""
+    found, report = engine.bound(network.forward_graph, network.layout, state, inputs)
+    usable = found.sound & state.usable
+    ends = Interval(np.where(usable, found.low, -np.inf), np.where(usable, found.high, np.inf))
+    return Ranges(ends, engine.prediction, report)
 
 
-def predict(
-    network: Network,
-    box: Box,
-    inputs: Array | Inputs,
-    method: str = "interval",
-    settings: SolverSettings | None = None,
-    pool: WorkerPool | None = None,
-    margin: float = 0.0,
-) -> Predictions:
-    """Certified classes of rows for every `θ` in the box; `exact` asks the solver where intervals do not decide."""
-    check_method(method, box)
+def predict(network: Network, state: ParameterSet, inputs: Inputs, engine: Engine, margin: float = 0.0) -> Predictions:
+    """Certified classes of rows for every `θ` in the set."""
     if not (np.isfinite(margin) and margin >= 0):
         raise UserError(f"The margin asked for must be a finite number ≥ 0, got {margin}.")
-    inputs = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
+
+    def enough(least: Array) -> NDArray[np.bool_]:
+        return np.asarray(least > 0 if margin == 0 else least >= margin)  # a tie is not enough
+
+    if not state.usable:
+        return abstain(network, state.centre, inputs.x, engine.prediction)
     pairs, speaks_for = margin_pairs(network)
-    centre = nominal_classes(network, box.centre, inputs.x)
+    centre = nominal_classes(network, state.centre, inputs.x)
     relevant = speaks_for[None, :] == centre[:, None]
-    enclosure = enclose(lambda n: network.margin_graph(n, pairs), network.layout, box, inputs, method)
-    least = np.where(relevant, np.where(enclosure.sound, enclosure.low, -np.inf), np.inf).min(axis=1)
-    most = np.where(relevant, np.where(enclosure.sound, enclosure.high, np.inf), np.inf).min(axis=1)
-    report = StepReport()
-    usable = bool(Interval(box.lower, box.upper).sound.all())
-    undecided = np.flatnonzero(~_enough(least, margin))
-    if method == "exact" and len(undecided) and usable:
-        settings = settings or SolverSettings()
-        with _workers(settings, pool) as owned:
-            refined, report = _exact_margins(network, box, inputs, pairs, relevant, undecided, settings, owned, margin)
-        least[undecided] = np.maximum(least[undecided], refined[undecided])
-    decided = _enough(least, margin) & np.isfinite(least) if usable else np.zeros(len(centre), dtype=bool)
-    least, most = (least, most) if usable else (np.full(len(centre), -np.inf), np.full(len(centre), np.inf))
-    return Predictions(np.where(decided, centre, ABSTAIN).astype(np.intp), centre, least, most, method, report)
-
-
-def _workers(settings: SolverSettings, pool: WorkerPool | None) -> AbstractContextManager[WorkerPool]:
-    """The caller's workers, left open, or new ones for this question alone."""
-    return WorkerPool(settings.jobs, settings.parallel) if pool is None else nullcontext(pool)
-
-
-def _enough(least: Array, margin: float) -> NDArray[np.bool_]:
-    """Is a margin large enough? A tie is not."""
-    return np.asarray(least > 0 if margin == 0 else least >= margin)
-
-
-def _exact_margins(
-    network: Network,
-    box: Box,
-    inputs: Inputs,
-    pairs: Array,
-    relevant: NDArray[np.bool_],
-    rows: NDArray[np.intp],
-    settings: SolverSettings,
-    pool: WorkerPool,
-    margin: float,
-) -> tuple[Array, StepReport]:
-    """Proven lower bounds of the relevant margins of some rows, refined until it is known whether they are large enough."""
-
-    def is_open(found: Brackets) -> NDArray[np.bool_]:
-        # A true margin that is too small settles the point as well: it cannot be certified.
-        return ~_enough(found.lower, margin) & _enough(found.inner_low, margin)
-
-    if inputs.members is None:
-        inputs, asked, back = Inputs(inputs.x[rows]), relevant[rows], rows
-    else:
-        asked, back = np.zeros_like(relevant), np.arange(len(relevant))
-        asked[rows] = relevant[rows]
-    found, report = solve(
-        lambda n: network.margin_graph(n, pairs),
-        network.layout,
-        box,
-        inputs,
-        settings,
-        pool,
-        elements=np.flatnonzero(asked.ravel()).astype(np.intp),
-        is_open=is_open,
-        both=False,
-    )
-    least = np.full(len(relevant), -np.inf)
-    least[back] = np.where(asked, found.lower.reshape(asked.shape), np.inf).min(axis=1)
-    return np.where(np.isposinf(least), -np.inf, least), report
+    wanted = Wanted(relevant, enough)
+    found, report = engine.bound(lambda n: network.margin_graph(n, pairs), network.layout, state, inputs, wanted)
+    least = np.where(relevant, np.where(found.sound, found.low, -np.inf), np.inf).min(axis=1)
+    most = np.where(relevant, np.where(found.sound, found.high, np.inf), np.inf).min(axis=1)
+    classes = np.where(enough(least) & np.isfinite(least), centre, ABSTAIN).astype(np.intp)
+    return Predictions(classes, centre, least, most, engine.prediction, report)

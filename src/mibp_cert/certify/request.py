@@ -1,207 +1,276 @@
-"""Requests and results as plain data and arrays: what a run directory holds, and back."""
+"""A request: everything that determines a run, bit for bit, made once at the edge and carried as one object.
+
+`to_json` and `arrays` are what a run directory keeps of it; `Request.of_json` reads them back.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mibp_cert.certify.attack import Attack, AttackSettings
-from mibp_cert.certify.predict import Predictions, Ranges
-from mibp_cert.certify.run import CertifiedRun, Selection, Training
-from mibp_cert.data import Column, Dataset, Split
-from mibp_cert.engines.base import StepReport
-from mibp_cert.engines.exact.solve import SolverSettings
-from mibp_cert.engines.relational.engine import RelationalSettings
-from mibp_cert.engines.rounding import Array, Interval
+from mibp_cert.certify.attack import AttackSettings
+from mibp_cert.certify.memory import check_memory
+from mibp_cert.data import Column, Dataset, Split, Task
+from mibp_cert.engines import (
+    Engine,
+    EngineSettings,
+    Inputs,
+    Progress,
+    RelationalSettings,
+    SolverSettings,
+    engine_named,
+    prediction_named,
+)
+from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.nets import LAYERS, Network
-from mibp_cert.solvers.program import ProgramBuilder
-from mibp_cert.store.archive import digest, read_request
-from mibp_cert.threats import Threat, threat_from_json
+from mibp_cert.nets import LAYERS, Network, Plan, Training
+from mibp_cert.sets import ThreatSet
+from mibp_cert.sets.digest import digest_of
+from mibp_cert.threats import Catalogued, Missing, Nothing, Threat, threat_from_json
 
-PARTS = ("train", "validation", "test")
+SELECTIONS = ("last", "best-validation")
 _ELSEWHERE = ("jobs", "parallel")
 """Settings of the solver that say where programs run; they change no bit of the result."""
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Which epoch the certificate is about: the last one, or the one with the highest certified accuracy on validation data,
+    among those with at least `least_steps` steps and a clean validation accuracy of at least `least_accuracy`; `per_step`: any
+    step may be chosen, not only the last one of an epoch."""
+
+    rule: str = "last"
+    least_steps: int = 0
+    least_accuracy: float = 0.0
+    per_step: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rule not in SELECTIONS:
+            raise UserError(f"There is no selection called {self.rule!r}; choose one of {', '.join(SELECTIONS)}.")
+
+    @property
+    def by_validation(self) -> bool:
+        return self.rule == "best-validation"
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Everything that determines a run, bit for bit; the arguments of `certify_training`."""
+    """What is asked for; `Request.of` fills in what nobody chose and refuses what cannot be done."""
 
     network: Network
-    data: Split | Dataset
+    data: Split
     threat: Threat
     training: Training
     engine: str
-    solver: SolverSettings
-    relational: RelationalSettings
-    unroll: int
+    settings: EngineSettings
+    prediction: str
     select: Selection
     start: Array
     """The initial parameters `θ₀`."""
-    prediction: str
-    test_threat: Threat | None
-    attack: AttackSettings | None
+    test_threat: Threat | None = None
+    """What may be wrong with the test inputs themselves."""
+    attack: AttackSettings | None = field(default_factory=AttackSettings)
     """None: no attack."""
+
+    @classmethod
+    def of(
+        cls,
+        network: Network,
+        data: Split | Dataset,
+        threat: Threat | None = None,
+        training: Training | None = None,
+        engine: str = "relational",
+        *,
+        settings: EngineSettings | None = None,
+        prediction: str | None = None,
+        select: str | Selection = "last",
+        test_threat: Threat | None = None,
+        attack: AttackSettings | None = None,
+        theta0: Array | None = None,
+    ) -> Request:
+        """The request for these parts, checked before any work is done."""
+        training, split, settings = training or Training(), Split.of(data), settings or EngineSettings()
+        threat = Nothing() if threat is None else threat
+        for given in (threat, test_threat):
+            check_threat(given or threat)
+        start = (
+            network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64)
+        )
+        request = cls(
+            network,
+            split,
+            threat,
+            training,
+            engine,
+            settings,
+            prediction or engine_named(engine).prediction,
+            Selection(select) if isinstance(select, str) else select,
+            start,
+            _input_threat(split, test_threat),
+            attack,
+        )
+        request.check()
+        return request
+
+    def check(self) -> None:
+        """Raise `UserError` for what cannot be done."""
+        train, made = self.train, engine_named(self.engine)
+        if train.features != self.network.features:
+            raise UserError(
+                f"The data have {train.features} columns but the network takes {self.network.features}; change its first size."
+            )
+        predictor = prediction_named(self.prediction)
+        if predictor.own_sets and predictor is not made:
+            raise UserError(
+                f"{predictor.name.capitalize()} prediction needs the engine '{predictor.name}'; choose --predict interval or "
+                "exact."
+            )
+        made.check_settings(self.settings)
+        predictor.check_settings(replace(self.settings, unroll=1))
+        if self.select.by_validation and (self.data.validation is None or train.task is not Task.CLASSES):
+            raise UserError("Choosing the epoch on validation data needs data with classes and a validation part.")
+        if self.start.shape != (self.network.layout.size,) or not np.isfinite(self.start).all():
+            raise UserError(f"The initial parameters must be {self.network.layout.size} finite numbers.")
+        check_memory(self.network, train, self.threat, self.training.batch_size, self.engine)
 
     @property
     def train(self) -> Dataset:
-        return self.data.train if isinstance(self.data, Split) else self.data
+        return self.data.train
 
-    @property
-    def repeatable(self) -> bool:
-        """Wall-clock limits cannot be repeated; without them a run gives the same bits again."""
-        return math.isinf(self.solver.seconds_per_program) and math.isinf(self.solver.seconds_per_step)
+    @cached_property
+    def members(self) -> ThreatSet:
+        """The set of training data that may have been used."""
+        return self.threat.bind(self.train)
 
-    def description(self) -> dict[str, Any]:
+    @cached_property
+    def plan(self) -> Plan:
+        """The whole training, one step in each graph."""
+        return Plan.of(self.network, self.training, self.train, self.start)
+
+    @cached_property
+    def unrolled(self) -> Plan:
+        """The whole training, as many steps in a graph as the engine takes at once."""
+        return (
+            self.plan
+            if self.settings.unroll == 1
+            else Plan.of(self.network, self.training, self.train, self.start, self.settings.unroll)
+        )
+
+    def test_inputs(self) -> Inputs:
+        """The test rows, with what may be wrong with them."""
+        test = self.data.test
+        assert test is not None
+        return Inputs(test.x, None if self.test_threat is None else self.test_threat.bind(test.ranged(self.train)))
+
+    def make_engine(self, progress: Progress | None = None) -> Engine:
+        return engine_named(self.engine).of(self.settings, progress)
+
+    def make_predictor(self, prediction: str | None = None) -> Engine:
+        """The engine that bounds predictions: the one asked for, or another."""
+        return prediction_named(prediction or self.prediction).of(replace(self.settings, unroll=1))
+
+    # On disk ----------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
         """Plain data; the numbers of the data themselves and of `θ₀` are in `arrays`."""
-        train = self.train
-        test = self.data.test if isinstance(self.data, Split) else None
+        train, test, solver = self.train, self.data.test, self.settings.solver
         return {
-            "name": self.data.name if isinstance(self.data, Split) else None,
+            "name": self.data.name,
             "shape": self.network.shape,
-            "layers": [layer_json(layer) for layer in self.network.layers],
+            "layers": [_layer_json(layer) for layer in self.network.layers],
             "threat": self.threat.to_json(),
-            "threat_sha256": _set_digest(self.threat, train),
+            "threat_sha256": digest_of(self.members),
             "training": asdict(self.training),
             "engine": self.engine,
-            "solver": {k: _finite(v) for k, v in asdict(self.solver).items() if k not in _ELSEWHERE},
-            "relational": asdict(self.relational),
-            "unroll": self.unroll,
+            "solver": {k: _finite(v) for k, v in asdict(solver).items() if k not in _ELSEWHERE},
+            "relational": asdict(self.settings.relational),
+            "unroll": self.settings.unroll,
             "select": asdict(self.select),
             "prediction": self.prediction,
             "test_threat": None if self.test_threat is None else self.test_threat.to_json(),
             "test_threat_sha256": None
             if self.test_threat is None or test is None
-            else _set_digest(self.test_threat, test),
+            else digest_of(self.test_threat.bind(test)),
             "attack": None if self.attack is None else asdict(self.attack),
-            "repeatable": self.repeatable,
+            "repeatable": solver.repeatable,
             "data": {
                 "classes": [_plain(c) for c in train.classes],
-                "columns": [column_json(column) for column in train.columns],
-                "target": None if train.target is None else column_json(train.target),
+                "columns": [_column_json(column) for column in train.columns],
+                "target": None if train.target is None else _column_json(train.target),
             },
             "versions": {name.replace("-", "_"): version(name) for name in ("mibp-cert", "numpy", "scipy")},
         }
 
     def arrays(self) -> dict[str, Any]:
-        parts = {p: getattr(self.data, p) for p in PARTS} if isinstance(self.data, Split) else {"train": self.data}
         found: dict[str, Any] = {"start": self.start}
-        for name, part in parts.items():
+        for name, part in self.data.parts.items():
             found |= {f"{name}_x": part.x, f"{name}_y": part.y.astype(np.int64)}
-            if part.targets is not None:
-                found[f"{name}_targets"] = part.targets
-            if part.missing is not None:
-                found[f"{name}_missing"] = part.missing
+            found |= {
+                f"{name}_{key}": getattr(part, key) for key in ("targets", "missing") if getattr(part, key) is not None
+            }
             if part.index is not None:
                 names = part.index
                 found[f"{name}_index"] = names if names.dtype.kind in "iuU" else np.array([str(n) for n in names])
         return found
 
     @classmethod
-    def read(cls, path: str | Path, threat: Threat | None = None) -> Request:
-        """The request behind a run directory; `threat` where it cannot be written to a file (rules)."""
-        plain, arrays = read_request(Path(path))
-        target = plain["data"]["target"]
-        parts = [
-            _dataset(name, arrays, plain["data"], None if target is None else column_of(target))
-            for name in PARTS
+    def of_json(cls, plain: Mapping[str, Any], arrays: Mapping[str, Array], threat: Threat | None = None) -> Request:
+        """The request that these describe; `threat` where it cannot be written to a file (rules)."""
+        parts = {
+            name: _dataset(name, arrays, plain["data"])
+            for name in ("train", "validation", "test")
             if f"{name}_x" in arrays
-        ]
-        shape = plain["shape"]
-        training = dict(plain["training"])
-        training["schedule"] = (
-            tuple(training["schedule"]) if isinstance(training["schedule"], list) else training["schedule"]
-        )
+        }
+        shape, training, schedule = plain["shape"], plain["training"], plain["training"]["schedule"]
         solver: dict[str, Any] = {
             k: math.inf if v is None and k.startswith("seconds") else v for k, v in plain["solver"].items()
         }
         return cls(
-            Network(
-                tuple(layer_of(layer) for layer in plain["layers"]), tuple(shape) if isinstance(shape, list) else shape
-            ),
-            parts[0] if len(parts) == 1 else Split(plain["name"], *parts),
+            Network(tuple(map(_layer_of, plain["layers"])), tuple(shape) if isinstance(shape, list) else shape),
+            Split(plain["name"], **parts),
             threat_from_json(plain["threat"]) if threat is None else threat,
-            Training(**training),
+            Training(**{**training, "schedule": tuple(schedule) if isinstance(schedule, list) else schedule}),
             plain["engine"],
-            SolverSettings(**solver),
-            RelationalSettings(**plain["relational"]),
-            plain["unroll"],
+            EngineSettings(SolverSettings(**solver), RelationalSettings(**plain["relational"]), plain["unroll"]),
+            plain["prediction"],
             Selection(**plain["select"]),
             arrays["start"],
-            plain["prediction"],
             None if plain["test_threat"] is None else threat_from_json(plain["test_threat"]),
             None if plain["attack"] is None else AttackSettings(**plain["attack"]),
         )
 
 
-def _set_digest(threat: Threat, data: Dataset) -> str:
-    """Hash of the set of datasets: its hull and, for rules, whose record in words does not determine them, their program."""
-    members = threat.bind(data)
-    hull = members.hull()
-    parts = [getattr(hull, f.name) for f in fields(hull)]
-    if not members.described:
-        builder = ProgramBuilder()
-        builder.bilinear = members.bilinear
-        cells = members.constraints(builder, np.arange(len(data), dtype=np.intp))
-        program = builder.finish()
-        for affine in cells:
-            parts += [affine.centre, affine.slack, affine.linear.data, affine.linear.indices, affine.linear.indptr]
-        matrix = program.matrix
-        parts += [program.lower, program.upper, program.integer, matrix.data, matrix.indices, matrix.indptr]
-        parts += [program.row_lower, program.row_upper, program.triples]
-    return digest(b"|".join(np.ascontiguousarray(part).tobytes() for part in parts))
+def check_threat(threat: object) -> None:
+    """Raise `UserError` for what is no threat, such as a bare number."""
+    if not isinstance(threat, Threat):
+        raise UserError(f"A threat says what may be wrong, such as LInf(0.01); got {threat!r}.")
 
 
-def result_arrays(run: CertifiedRun) -> dict[str, Any]:
-    """What was found about the test points, and what the attacks reached."""
-    found: dict[str, Any] = {}
-    if run.test is not None:
-        found |= {f"test_{n}": getattr(run.test, n) for n in ("classes", "centre", "margin", "margin_high")}
-    if run.test_ranges is not None:
-        found |= {"range_low": run.test_ranges.outputs.low, "range_high": run.test_ranges.outputs.high}
-    if run.nominal is not None:
-        found["nominal"] = run.nominal
-    if run.attack is not None:
-        a = run.attack
-        found |= {"attack_theta": a.theta, "attack_classes": a.classes, "attack_origins": np.array(a.origins)}
-        found |= {"attack_x": a.witness[0], "attack_y": a.witness[1], "attack_flips": np.array(a.flips)}
-        found |= {"attack_low": a.outputs.low, "attack_high": a.outputs.high}
-    return found
+def _input_threat(data: Split, threat: Threat | None) -> Threat | None:
+    """What may be wrong with the test inputs; a value that is missing there may be any valid one."""
+    return threat if data.test is None or data.test.missing is None else with_missing(threat)
 
 
-def read_results(arrays: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """The fields of a `CertifiedRun` that `result_arrays` keeps."""
-    test = ranges = found = None
-    report = StepReport()
-    if "test_classes" in arrays:
-        classes, centre, low, high = (arrays[f"test_{n}"] for n in ("classes", "centre", "margin", "margin_high"))
-        test = Predictions(classes, centre, low, high, method, report)
-    if "range_low" in arrays:
-        ranges = Ranges(Interval(arrays["range_low"], arrays["range_high"]), method, report)
-    if "attack_theta" in arrays:
-        found = Attack(
-            arrays["attack_theta"],
-            arrays["attack_classes"],
-            tuple(str(name) for name in arrays["attack_origins"]),
-            (arrays["attack_x"], arrays["attack_y"]),
-            int(arrays["attack_flips"]),
-            Interval(arrays["attack_low"], arrays["attack_high"]),
-        )
-    return {"test": test, "test_ranges": ranges, "nominal": arrays.get("nominal"), "attack": found}
+def with_missing(threat: Threat | None) -> Threat:
+    """A threat on rows that have missing values: these may be any valid value, too."""
+    if threat is None:
+        return Missing()
+    if not isinstance(threat, Catalogued):
+        raise UserError("The rows have missing values, which rules cannot be combined with; fill them in.")
+    return threat if threat.knows_missing() else threat & Missing()
 
 
-def layer_json(layer: Any) -> dict[str, Any]:
+def _layer_json(layer: Any) -> dict[str, Any]:
     return {"kind": type(layer).__name__, **asdict(layer)}
 
 
-def layer_of(plain: Mapping[str, Any]) -> Any:
+def _layer_of(plain: Mapping[str, Any]) -> Any:
     known = {kind.__name__: kind for kind in LAYERS}
     if plain["kind"] not in known:
         raise UserError(
@@ -210,13 +279,13 @@ def layer_of(plain: Mapping[str, Any]) -> Any:
     return known[plain["kind"]](**{k: v for k, v in plain.items() if k != "kind"})
 
 
-def column_json(column: Column) -> dict[str, Any]:
+def _column_json(column: Column) -> dict[str, Any]:
     plain = {k: _finite(v) for k, v in asdict(column).items()}
     plain["categories"] = None if column.categories is None else [_plain(c) for c in column.categories]
     return {**plain, "fill": _plain(column.fill)}
 
 
-def column_of(plain: Mapping[str, Any]) -> Column:
+def _column_of(plain: Mapping[str, Any]) -> Column:
     values = dict(plain)
     values["categories"] = None if plain["categories"] is None else tuple(plain["categories"])
     values["low"] = -np.inf if plain["low"] is None else plain["low"]
@@ -224,20 +293,20 @@ def column_of(plain: Mapping[str, Any]) -> Column:
     return Column(**values)
 
 
-def _dataset(name: str, arrays: Mapping[str, Array], plain: Mapping[str, Any], target: Column | None) -> Dataset:
-    missing = arrays.get(f"{name}_missing")
-    for key in ("x", "y", "targets", "missing"):
-        if f"{name}_{key}" in arrays:
-            arrays[f"{name}_{key}"].setflags(write=False)
+def _dataset(name: str, arrays: Mapping[str, Any], plain: Mapping[str, Any]) -> Dataset:
+    found = {f.name: arrays.get(f"{name}_{f.name}") for f in fields(Dataset)}
+    for array in found.values():
+        if array is not None:
+            array.setflags(write=False)
     return Dataset(
         arrays[f"{name}_x"],
         arrays[f"{name}_y"].astype(np.intp),
         tuple(plain["classes"]),
-        tuple(column_of(column) for column in plain["columns"]),
-        None if missing is None else missing.astype(bool),
-        arrays.get(f"{name}_targets"),
-        target,
-        arrays.get(f"{name}_index"),
+        tuple(map(_column_of, plain["columns"])),
+        found["missing"],
+        found["targets"],
+        None if plain["target"] is None else _column_of(plain["target"]),
+        found["index"],
     )
 
 

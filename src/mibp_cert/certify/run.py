@@ -1,10 +1,12 @@
-"""What a certified training is asked for, and what it returns."""
+"""What a certified training returns: bounds, the clean model, answers for the test points, and questions to all of them."""
 
 from __future__ import annotations
 
 import math
 import platform
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mibp_cert.certify.answers import Answers
 from mibp_cert.certify.attack import Attack
-from mibp_cert.certify.bounds import Inputs
 from mibp_cert.certify.predict import (
     Predictions,
     Ranges,
@@ -23,71 +25,13 @@ from mibp_cert.certify.predict import (
     predict_ranges,
     unknown_ranges,
 )
-from mibp_cert.data import Dataset, Split
-from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact.solve import SolverSettings
-from mibp_cert.engines.relational.engine import RelationalSettings
+from mibp_cert.certify.request import Request, Selection, check_threat
+from mibp_cert.data import Dataset, Split, Task
+from mibp_cert.engines import Engine, Inputs, ParameterSet, SolverSettings, engine_named, prediction_named
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.nets import SGD, Network, effective_batch_size, learning_rates, steps_per_epoch
+from mibp_cert.nets import Network, Training
 from mibp_cert.threats import Threat
-
-
-@dataclass(frozen=True)
-class Training:
-    """Everything about training that is fixed and known: `θ_{t+1} = θ_t − λ · (1/|B_t|) Σ_{i∈B_t} ∇J_i`, with momentum, weight
-    decay and clipping as `SGD` states them.
-
-    `schedule` sets the learning rate of every epoch (`learning_rates`): a name, or one rate per epoch. `seed` draws the initial
-    parameters and the batches; `batch_mode` is `"shuffle"` or `"subsample"` (the paper's).
-    """
-
-    epochs: int = 10
-    batch_size: int | None = None
-    """Rows per step; None: 100, or all rows if there are fewer."""
-    learning_rate: float = 0.1
-    loss: str = "hinge"
-    seed: int = 0
-    init: str = "torch"
-    batch_mode: str = "shuffle"
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float | None = None
-    schedule: str | tuple[float, ...] = "constant"
-
-    @property
-    def optimiser(self) -> SGD:
-        return SGD(self.learning_rate, self.momentum, self.weight_decay, self.clip)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """The learning rate of every epoch."""
-        return learning_rates(self.learning_rate, self.schedule, self.epochs)
-
-
-SELECTIONS = ("last", "best-validation")
-
-
-def check_threat(threat: object) -> None:
-    """Raise `UserError` for what is no threat, such as a bare number."""
-    if not isinstance(threat, Threat):
-        raise UserError(f"A threat says what may be wrong, such as LInf(0.01); got {threat!r}.")
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which epoch the certificate is about: the last one, or the one with the highest certified accuracy on validation data,
-    among those with at least `least_steps` steps and a clean validation accuracy of at least `least_accuracy`; `per_step`: any
-    step may be chosen, not only the last one of an epoch."""
-
-    rule: str = "last"
-    least_steps: int = 0
-    least_accuracy: float = 0.0
-    per_step: bool = False
-
-    def __post_init__(self) -> None:
-        if self.rule not in SELECTIONS:
-            raise UserError(f"There is no selection called {self.rule!r}; choose one of {', '.join(SELECTIONS)}.")
 
 
 @dataclass(frozen=True)
@@ -108,16 +52,13 @@ class EpochRecord:
     gap_max: float | None
 
     def to_json(self) -> dict[str, Any]:
-        plain = {key: getattr(self, key) for key in ("epoch", "seconds", "radius_mean", "radius_max")}
-        if self.validation_certified is not None:
-            plain["validation"] = {
-                "nominal_accuracy": self.validation_nominal,
-                "certified_accuracy": self.validation_certified,
-            }
+        plain = asdict(self)
+        nominal, certified, gap = (plain.pop(k) for k in ("validation_nominal", "validation_certified", "gap_max"))
+        solved = {k: plain.pop(k) for k in ("programs", "nodes", "fallbacks", "unstable_gates", "unstable_relus")}
+        if certified is not None:
+            plain["validation"] = {"nominal_accuracy": nominal, "certified_accuracy": certified}
         if self.programs:
-            for key in ("programs", "nodes", "fallbacks", "unstable_gates", "unstable_relus"):
-                plain[key] = getattr(self, key)
-            plain["gap_max"] = self.gap_max if self.gap_max is not None and math.isfinite(self.gap_max) else None
+            plain |= {**solved, "gap_max": gap if gap is not None and math.isfinite(gap) else None}
         return plain
 
 
@@ -130,25 +71,11 @@ class CertifiedRun:
     trained model (`certify`, `ranges`, `save_bounds`, the questions) then abstains or refuses.
     """
 
-    network: Network
-    data: Split | Dataset
-    threat: Threat
-    test_threat: Threat | None
-    """What may be wrong with the test inputs themselves."""
-    training: Training
-    engine: str
-    soundness: str
-    prediction: str
-    solver: SolverSettings
-    relational: RelationalSettings
-    unroll: int
-    start: Array
-    """The initial parameters `θ₀`."""
-    bounds: Box
+    request: Request
+    bounds: ParameterSet
     theta: Array
     steps: int
     """The certificate is about training for exactly this many steps."""
-    select: Selection
     validation: tuple[float | None, float | None]
     """Clean and certified accuracy on the validation data, after these steps."""
     diverged: int | None
@@ -157,17 +84,8 @@ class CertifiedRun:
     programs: int
     nodes: int
     fallbacks: int
-    outer: tuple[str, ...]
-    """Views of the threat that are larger than the set itself, in words."""
-    test: Predictions | None
-    """Certified classes of the test points."""
-    test_ranges: Ranges | None
-    """Regression: ranges of the outputs of the test points, in the units of the targets."""
-    nominal: NDArray[np.intp] | None
-    """Classes that the clean model gives to the test points."""
-    attack: Attack | None
-    repeatable: bool
-    """Whether the same request gives the same bits again; wall-clock limits of a solver cannot be repeated."""
+    answers: Answers
+    """What was found about the test points."""
 
     def __repr__(self) -> str:
         gone = "" if self.diverged is None else f", diverged at step {self.diverged}"
@@ -176,33 +94,131 @@ class CertifiedRun:
             f"{self.bounds.radius.mean():.3g}{gone})"
         )
 
+    # What was asked for -----------------------------------------------------------------------------------------------
+
+    @property
+    def network(self) -> Network:
+        return self.request.network
+
+    @property
+    def data(self) -> Split:
+        return self.request.data
+
+    @property
+    def train(self) -> Dataset:
+        return self.request.train
+
+    @property
+    def threat(self) -> Threat:
+        return self.request.threat
+
+    @property
+    def test_threat(self) -> Threat | None:
+        """What may be wrong with the test inputs themselves."""
+        return self.request.test_threat
+
+    @property
+    def training(self) -> Training:
+        return self.request.training
+
+    @property
+    def engine(self) -> str:
+        return self.request.engine
+
+    @property
+    def prediction(self) -> str:
+        return self.request.prediction
+
+    @property
+    def select(self) -> Selection:
+        return self.request.select
+
+    @property
+    def solver(self) -> SolverSettings:
+        return self.request.settings.solver
+
+    @property
+    def start(self) -> Array:
+        """The initial parameters `θ₀`."""
+        return self.request.start
+
     @property
     def batch_size(self) -> int:
-        return effective_batch_size(len(self.train), self.training.batch_size)
+        return self.request.plan.batch_size
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the same request gives the same bits again."""
+        return self.solver.repeatable
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """Views of the threat that are larger than the set itself, in words."""
+        return () if engine_named(self.engine).exact_threats else self.request.members.outer
+
+    @property
+    def soundness(self) -> str:
+        """What the bounds rest on: the weaker of the engine's and the predictions' soundness."""
+        made, predictor = engine_named(self.engine), prediction_named(self.prediction)
+        return predictor.soundness if predictor.soundness != "rounding-safe" else made.soundness
+
+    # What was found ---------------------------------------------------------------------------------------------------
+
+    @property
+    def test(self) -> Predictions | None:
+        """Certified classes of the test points."""
+        return self.answers.test
+
+    @property
+    def test_ranges(self) -> Ranges | None:
+        """Regression: ranges of the outputs of the test points, in the units of the targets."""
+        return self.answers.test_ranges
+
+    @property
+    def nominal(self) -> NDArray[np.intp] | None:
+        """Classes that the clean model gives to the test points."""
+        return self.answers.nominal
+
+    @property
+    def attack(self) -> Attack | None:
+        return self.answers.attack
 
     @property
     def nominal_accuracy(self) -> float | None:
         """Accuracy of the clean model on the test points."""
-        if self.nominal is None or not isinstance(self.data, Split):
-            return None
-        return float(np.mean(self.nominal == self.data.test.y))
+        test = self.data.test
+        return None if self.nominal is None or test is None else float(np.mean(self.nominal == test.y))
 
     @property
     def majority_accuracy(self) -> float | None:
         """Accuracy on the test points of always naming the most frequent class of the training rows."""
-        if not isinstance(self.data, Split) or self.train.targets is not None:
+        if self.data.test is None or self.train.task is Task.NUMBERS:
             return None
         return float(np.mean(self.data.test.y == np.bincount(self.train.y).argmax()))
+
+    @property
+    def certified_test_accuracy(self) -> float | None:
+        """Share of the test points that are certified and correct."""
+        test = self.data.test
+        return None if self.test is None or test is None else self.test.certified_accuracy(test.y)
+
+    @property
+    def attacked_accuracy(self) -> float | None:
+        """Share of test points that are right for the clean model and for every attacked one; certified can be no higher."""
+        if self.attack is None or self.nominal is None or self.data.test is None:
+            return None
+        return self.attack.attacked_accuracy(self.nominal, self.data.test.y)
 
     @property
     def errors(self) -> dict[str, float | None]:
         """Regression: mean absolute error on the test points, clean, attacked and certified (the largest possible one for each
         point), and mean width of the outputs' ranges, attacked and certified, in the units of the targets; None where nothing
         is known."""
-        if self.test_ranges is None or not isinstance(self.data, Split) or self.data.test.targets is None:
+        test = self.data.test
+        if self.test_ranges is None or test is None or test.targets is None:
             return {}
-        targets = self.train.in_units(self.data.test.targets)
-        outputs = self.train.in_units(nominal_outputs(self.network, self.theta, self.data.test.x))
+        targets = self.train.in_units(test.targets)
+        outputs = self.train.in_units(nominal_outputs(self.network, self.theta, test.x))
         found: dict[str, Any] = {
             "nominal_error": np.abs(outputs - targets),
             "certified_error": self.test_ranges.certified_error(targets),
@@ -216,20 +232,9 @@ class CertifiedRun:
         return {name: value if math.isfinite(value) else None for name, value in means.items()}
 
     @property
-    def attacked_accuracy(self) -> float | None:
-        """Share of test points that are right for the clean model and for every attacked one; certified can be no higher."""
-        if self.attack is None or self.nominal is None or not isinstance(self.data, Split):
-            return None
-        return self.attack.attacked_accuracy(self.nominal, self.data.test.y)
-
-    @property
-    def train(self) -> Dataset:
-        return self.data.train if isinstance(self.data, Split) else self.data
-
-    @property
     def reached(self) -> bool:
         """Do the bounds reach the end of the training asked for? If they diverged before, nothing is known of its models."""
-        return self.diverged is None or self.select.rule != "last"
+        return self.diverged is None or self.select.by_validation
 
     def check_reached(self) -> None:
         """Raise `UserError` if the bounds diverged before the training asked for was over."""
@@ -238,6 +243,17 @@ class CertifiedRun:
                 f"The bounds diverged at step {self.diverged}: nothing can be said about models trained any longer; use a "
                 "smaller eps or learning rate, fewer epochs, or best-validation."
             )
+
+    # New rows ---------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def predictor(self, method: str | None = None) -> Iterator[Engine]:
+        """The engine that bounds predictions, for a while."""
+        engine = self.request.make_predictor(method)
+        try:
+            yield engine
+        finally:
+            engine.close()
 
     def certify(
         self,
@@ -253,16 +269,16 @@ class CertifiedRun:
         `threat`: what may be wrong with these rows themselves (default: nothing), with their `labels` if it depends on them;
         `margin`: how far the class must be ahead.
         """
-        if self.train.targets is not None:
+        if self.train.task is Task.NUMBERS:
             raise UserError("This run is a regression: ask for ranges(x), not for classes.")
         return self.certify_inputs(self.inputs(x, threat, labels), method, margin)
 
     def certify_inputs(self, inputs: Inputs, method: str | None = None, margin: float = 0.0) -> Predictions:
         """Certified classes of inputs that are bound to their threat already."""
-        method = method or self.prediction
-        if not self.reached:
-            return abstain(self.network, self.theta, inputs.x, method)
-        return predict(self.network, self.bounds, inputs, method, self.solver, margin=margin)
+        with self.predictor(method) as engine:
+            if not self.reached:
+                return abstain(self.network, self.theta, inputs.x, engine.prediction)
+            return predict(self.network, self.bounds, inputs, engine, margin)
 
     def inputs(self, x: ArrayLike, threat: Threat | None = None, labels: ArrayLike | None = None) -> Inputs:
         """Rows to predict, checked, with what may be wrong with them; `labels` where the threat depends on them."""
@@ -291,21 +307,13 @@ class CertifiedRun:
         if threat is None:
             return Inputs(rows)
         check_threat(threat)
-        columns = self.train.columns
-        if self.train.targets is not None:
-            plain = Dataset.regression(rows, np.zeros(len(rows)), columns, missing)
-            return Inputs(rows, threat.bind(plain.ranged(self.train)))
-        if labels is None and threat.reads_labels():
+        if labels is None and self.train.task is Task.CLASSES and threat.reads_labels():
             raise UserError("The threat depends on the rows' labels; hand them in with labels=.")
-        given = [self.train.classes[0]] * len(rows) if labels is None else labels
-        labelled = Dataset.of(rows, given, self.train.classes, columns, missing)
-        return Inputs(rows, threat.bind(labelled.ranged(self.train)))
+        return Inputs(rows, threat.bind(self.train.like(rows, labels, missing).ranged(self.train)))
 
     def test_inputs(self) -> Inputs:
         """The test rows, with what may be wrong with them."""
-        assert isinstance(self.data, Split)
-        test = self.data.test
-        return Inputs(test.x, None if self.test_threat is None else self.test_threat.bind(test.ranged(self.train)))
+        return self.request.test_inputs()
 
     def ranges(self, x: ArrayLike, method: str | None = None, *, threat: Threat | None = None) -> Ranges:
         """Proven ranges of the network's outputs for new rows, for every model that training could have produced; those of a
@@ -314,10 +322,10 @@ class CertifiedRun:
 
     def ranges_of(self, inputs: Inputs, method: str | None = None) -> Ranges:
         """Proven ranges of the outputs for inputs that are bound to their threat already."""
-        method = method or self.prediction
-        if not self.reached:
-            return unknown_ranges(self.network, inputs.x, method)
-        return predict_ranges(self.network, self.bounds, inputs, method, self.solver).in_units(self.train.target)
+        with self.predictor(method) as engine:
+            if not self.reached:
+                return unknown_ranges(self.network, inputs.x, engine.prediction)
+            return predict_ranges(self.network, self.bounds, inputs, engine).in_units(self.train.target)
 
     def predict(self, x: ArrayLike) -> NDArray[np.intp]:
         """Certified class numbers, −1 for abstain."""
@@ -334,6 +342,8 @@ class CertifiedRun:
         """Share of all rows that are certified."""
         return self.certify(x).certification_rate()
 
+    # Files ------------------------------------------------------------------------------------------------------------
+
     def save_bounds(self, path: str | Path) -> None:
         """Write `lower`, `upper`, the clean model `theta` and the parameters' names as a NumPy archive."""
         self.check_reached()
@@ -341,30 +351,26 @@ class CertifiedRun:
         with Path(path).open("wb") as target:
             np.savez(target, lower=self.bounds.lower, upper=self.bounds.upper, theta=self.theta, names=names)
 
-    def _optimiser_json(self) -> dict[str, Any]:
-        """Settings of the optimiser that differ from plain descent."""
-        training, plain = self.training, Training()
-        names = ("momentum", "weight_decay", "clip", "schedule")
-        return {name: getattr(training, name) for name in names if getattr(training, name) != getattr(plain, name)}
-
     def to_json(self) -> dict[str, Any]:
         """The run as plain data; the keys are a contract."""
-        plain: dict[str, Any] = {
-            "dataset": self.data.name if isinstance(self.data, Split) else None,
+        training, plain, plan = self.training, Training(), self.request.plan
+        optimiser = ("momentum", "weight_decay", "clip", "schedule")
+        return {
+            "dataset": self.data.name,
             "engine": self.engine,
-            "seed": self.training.seed,
+            "seed": training.seed,
             "parameters": self.network.layout.size,
             "threat": self.threat.to_json(),
             **({} if self.test_threat is None else {"test_threat": self.test_threat.to_json()}),
             "network": self.network.sizes,
             "layers": self.network.describe(),
-            "loss": self.training.loss,
-            "learning_rate": self.training.learning_rate,
-            **self._optimiser_json(),
-            "batch_size": self.batch_size,
-            "batch_mode": self.training.batch_mode,
-            "init": self.training.init,
-            "unroll": self.unroll,
+            "loss": training.loss,
+            "learning_rate": training.learning_rate,
+            **{k: getattr(training, k) for k in optimiser if getattr(training, k) != getattr(plain, k)},
+            "batch_size": plan.batch_size,
+            "batch_mode": training.batch_mode,
+            "init": training.init,
+            "unroll": self.request.settings.unroll,
             "epochs": [record.to_json() for record in self.history],
             "solver": {
                 "name": self.solver.solver,
@@ -377,7 +383,7 @@ class CertifiedRun:
             "select": self.select.rule,
             "steps": self.steps,
             "diverged": self.diverged,
-            "steps_per_epoch": steps_per_epoch(len(self.train), self.batch_size),
+            "steps_per_epoch": plan.per_epoch,
             "soundness": self.soundness,
             "repeatable": self.repeatable,
             **({"outer": list(self.outer)} if self.outer else {}),
@@ -386,25 +392,28 @@ class CertifiedRun:
                 "python": platform.python_version(),
                 **{name.replace("-", "_"): version(name) for name in ("mibp-cert", "numpy", "scipy")},
             },
+            **self._found_json(),
         }
-        if self.test_ranges is not None and isinstance(self.data, Split):
-            plain["test"] = {"n": len(self.data.test), **self.errors}
-        elif self.test is not None and isinstance(self.data, Split):
-            plain["test"] = {
+
+    def _found_json(self) -> dict[str, Any]:
+        """What was found about the test points, and what the attacks reached."""
+        found: dict[str, Any] = {}
+        if self.data.test is not None and self.test_ranges is not None:
+            found["test"] = {"n": len(self.data.test), **self.errors}
+        elif self.data.test is not None and self.test is not None:
+            found["test"] = {
                 "n": len(self.data.test),
                 "nominal_accuracy": self.nominal_accuracy,
                 "majority_accuracy": self.majority_accuracy,
-                "certified_accuracy": self.test.certified_accuracy(self.data.test.y),
+                "certified_accuracy": self.certified_test_accuracy,
                 "certification_rate": self.test.certification_rate(),
+                **({} if self.attack is None else {"attacked_accuracy": self.attacked_accuracy}),
             }
         if self.attack is not None:
-            inner = self.attack.inner().radius
-            if self.nominal is not None:
-                plain["test"]["attacked_accuracy"] = self.attacked_accuracy
-            plain["attack"] = {
+            found["attack"] = {
                 "datasets": len(self.attack.theta),
                 "flips": self.attack.flips,
-                "inner_radius_mean": float(inner.mean()),
+                "inner_radius_mean": float(self.attack.inner().radius.mean()),
                 "outer_radius_mean": float(self.bounds.radius.mean()),
             }
-        return plain
+        return found

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from mibp_cert.certify import CertifiedRun, load_run, resume_run
+from mibp_cert.certify import CertifiedRun
 from mibp_cert.config import Config, Job, job_of, plain_config, with_eps
 from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.questions.ask import describe
 from mibp_cert.report.progress import progress_bars, show_training
 from mibp_cert.report.terminal import epochs_table, side_by_side, summary
+from mibp_cert.store import load_run, resume_run
 from mibp_cert.store.archive import write_safely
 from mibp_cert.threats import in_words
 

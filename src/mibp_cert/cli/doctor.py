@@ -11,12 +11,13 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from mibp_cert.certify import AttackSettings, Training, certify_training
+from mibp_cert.certify import AttackSettings
 from mibp_cert.certify.memory import free_memory
 from mibp_cert.data import two_moons
-from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.doors import certify_training
+from mibp_cert.engines import SolverSettings
 from mibp_cert.errors import MibpCertError
-from mibp_cert.nets import Network
+from mibp_cert.nets import Network, Training
 from mibp_cert.solvers import SOLVERS
 from mibp_cert.threats import LInf
 
@@ -53,7 +54,7 @@ def _self_check(console: Console, solvers: list[str]) -> bool:
     """Train a tiny model with every engine; bounds must nest, and the attack must stay inside."""
     start, data = time.perf_counter(), two_moons(0)
     network, training = Network.mlp([2, 2, 2]), Training(epochs=2, batch_size=10)
-    small = type(data)(data.name, data.train.take(np.arange(10)), data.validation, data.test.take(np.arange(20)))
+    small = type(data)(data.name, data.train.take(np.arange(10)), data.validation, data.tested.take(np.arange(20)))
     attack, good, boxes = AttackSettings(members=4, points=4, parameters=4, rounds=1), True, {}
     cases = [("interval", "scip"), ("crown", "scip"), ("relational", "scip"), *(("mibp", name) for name in solvers)]
     with console.status("self-check"):

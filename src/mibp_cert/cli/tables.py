@@ -11,8 +11,8 @@ import pandas as pd
 import typer
 from rich.console import Console
 
-from mibp_cert.certify import ENGINES
 from mibp_cert.cli.commands import Interrupted, check_writable
+from mibp_cert.engines import ENGINES
 from mibp_cert.errors import UserError
 from mibp_cert.report.terminal import accuracy_notes, accuracy_table, cost_table
 from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, Table, run_table, with_loss

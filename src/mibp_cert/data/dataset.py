@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from mibp_cert.data.table import Column, Recipe, find_name, plain_columns
 from mibp_cert.errors import UserError
 from mibp_cert.graph.ops import frozen
+
+
+class Task(Enum):
+    """What is to be predicted."""
+
+    CLASSES = "classes"
+    NUMBERS = "numbers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +174,17 @@ class Dataset:
             raise UserError("Only the unscaled targets of a regression can be scaled.")
         return replace(self, targets=frozen(column.to_feature(self.targets)), target=column)
 
+    def like(self, x: ArrayLike, labels: ArrayLike | None = None, missing: NDArray[np.bool_] | None = None) -> Dataset:
+        """Other rows, encoded as these are; labels that are not given do not matter."""
+        if self.task is Task.NUMBERS:
+            return Dataset.regression(x, np.zeros(len(np.asarray(x))), self.columns, missing)
+        given = [self.classes[0]] * len(np.asarray(x)) if labels is None else labels
+        return Dataset.of(x, given, self.classes, self.columns, missing)
+
+    @property
+    def task(self) -> Task:
+        return Task.CLASSES if self.targets is None else Task.NUMBERS
+
     def in_units(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Outputs of a model of these data, in the units of the user's targets."""
         return outputs if self.target is None else np.asarray(self.target.scale * outputs + self.target.shift)
@@ -243,16 +262,34 @@ def _columns(features: NDArray[np.float64], columns: tuple[Column, ...] | None) 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Training, validation and test data under one name; all three number their classes as the training data do."""
+    """Training data, and where there are some validation and test data, under one name; all number their classes as the training
+    data do."""
 
-    name: str
+    name: str | None
     train: Dataset
-    validation: Dataset
-    test: Dataset
+    validation: Dataset | None = None
+    test: Dataset | None = None
+
+    @classmethod
+    def of(cls, data: Split | Dataset) -> Split:
+        """A split as it is, or one that has training data only."""
+        return data if isinstance(data, Split) else cls(None, data)
+
+    @property
+    def parts(self) -> dict[str, Dataset]:
+        """The parts that there are, by name."""
+        named = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: part for name, part in named.items() if part is not None}
+
+    @property
+    def tested(self) -> Dataset:
+        """The test part; `UserError` if there is none."""
+        if self.test is None:
+            raise UserError("This is about test points; the data have none.")
+        return self.test
 
     def __post_init__(self) -> None:
-        for name in ("validation", "test"):
-            part = getattr(self, name)
+        for name, part in self.parts.items():
             if part.features != self.train.features:
                 raise UserError(
                     f"The {name} data have {part.features} columns, the training data {self.train.features}."

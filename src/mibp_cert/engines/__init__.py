@@ -1,1 +1,30 @@
-"""Engines: interpretations of a training step, from one parameter set to the next."""
+"""Engines: each bounds a training step, and what a set of models computes, in its own arithmetic."""
+
+from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
+from mibp_cert.engines.crown import CrownEngine
+from mibp_cert.engines.exact import MibpEngine
+from mibp_cert.engines.interval import IntervalEngine
+from mibp_cert.engines.relational import RelationalEngine
+from mibp_cert.engines.settings import EngineSettings, RelationalSettings, SolverSettings
+from mibp_cert.errors import UserError
+
+ENGINES: dict[str, type[Engine]] = {
+    engine.name: engine for engine in (IntervalEngine, CrownEngine, MibpEngine, RelationalEngine)
+}
+"""Every engine there is."""
+PREDICTIONS: dict[str, type[Engine]] = {engine.prediction: engine for engine in ENGINES.values()}
+"""By what `prediction=` calls them: the engines as bounds of predictions."""
+
+
+def engine_named(name: str) -> type[Engine]:
+    """The engine called `name`."""
+    if name not in ENGINES:
+        raise UserError(f"There is no engine called {name!r}; choose one of {', '.join(ENGINES)}.")
+    return ENGINES[name]
+
+
+def prediction_named(name: str) -> type[Engine]:
+    """The engine whose bounds of predictions are called `name`."""
+    if name not in PREDICTIONS:
+        raise UserError(f"There is no prediction called {name!r}; choose one of {', '.join(PREDICTIONS)}.")
+    return PREDICTIONS[name]

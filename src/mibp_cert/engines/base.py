@@ -1,30 +1,38 @@
-"""What an engine is: it turns one parameter set into the next, step after step."""
+"""What an engine is: it turns one set of parameters into the next, and bounds what a set of models computes.
+
+A graph maps the parameters and rows `x` to one tensor (rows × outputs). `bound` encloses its values for every `θ` in the set and,
+where the inputs themselves may be perturbed, for every input that their own threat allows.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mibp_cert.engines.rounding import Array, Interval
-from mibp_cert.errors import SoundnessError
-from mibp_cert.nets import Layout, Step
+from mibp_cert.engines.settings import EngineSettings
+from mibp_cert.errors import SoundnessError, UserError
+from mibp_cert.graph import Graph, check_support
+from mibp_cert.nets import Layout, Network, Step
 from mibp_cert.sets import ThreatSet
+
+Progress = Callable[[int, int], None]
+"""`progress(done, total)` in programs of the current step."""
+Maker = Callable[[int], Graph]
+"""From a number of rows to a graph over the parameters and `x`, with one output (rows × outputs)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Box:
-    """The parameter set `{θ : lower ≤ θ ≤ upper}` over the flat parameter vector."""
+class ParameterSet(ABC):
+    """A set of parameter vectors; whatever else is known of it, it lies in the box `lower ≤ θ ≤ upper`."""
 
     lower: Array
     upper: Array
-
-    @classmethod
-    def point(cls, theta: Array) -> Box:
-        return cls(theta, theta)
 
     @property
     def radius(self) -> Array:
@@ -34,33 +42,31 @@ class Box:
     def centre(self) -> Array:
         return np.clip(0.5 * (self.lower + self.upper), self.lower, self.upper)
 
-    def first(self, count: int) -> Box:
+    @property
+    def usable(self) -> bool:
+        """Are all bounds finite, and none inverted?"""
+        return bool(Interval(self.lower, self.upper).sound.all())
+
+    @abstractmethod
+    def first(self, count: int) -> Self:
         """The set of the first `count` entries: the parameters of a state that also has velocities."""
-        return Box(self.lower[:count], self.upper[:count])
+
+    @abstractmethod
+    def arrays(self) -> dict[str, Array]:
+        """All that is needed to restore the set (`Engine.restore`), bit for bit."""
 
     def contains(self, theta: Array) -> bool:
-        """Is `θ` inside, to the last bit? NaN never is."""
+        """Is `θ` within the box, to the last bit? NaN never is."""
         return bool(np.all((self.lower <= theta) & (theta <= self.upper)))
 
-    def within(self, other: Box) -> bool:
-        """Is this box a subset of the other?"""
+    def within(self, other: ParameterSet) -> bool:
+        """Is this set's box a subset of the other's?"""
         return bool(np.all((other.lower <= self.lower) & (self.upper <= other.upper)))
 
     def tensors(self, layout: Layout) -> dict[str, Interval]:
         """One interval per named parameter."""
         low, high = layout.unflatten(self.lower), layout.unflatten(self.upper)
         return {name: Interval(low[name], high[name]) for name in layout.names}
-
-    @classmethod
-    def of_tensors(cls, tensors: dict[str, Interval], layout: Layout) -> Box:
-        return cls(
-            layout.flatten({name: tensors[name].low for name in layout.names}),
-            layout.flatten({name: tensors[name].high for name in layout.names}),
-        )
-
-    def arrays(self) -> dict[str, Array]:
-        """All that is needed to restore the set (`Engine.restore`), bit for bit."""
-        return {"lower": self.lower, "upper": self.upper}
 
     def check(self, layout: Layout, step: int) -> None:
         """Raise `SoundnessError`, naming step and parameter, if any bound is NaN, infinite or inverted."""
@@ -72,6 +78,27 @@ class Box:
                 f"{layout.describe(index)} in [{self.lower[index]}, {self.upper[index]}]; nothing can be certified from "
                 "here on: use fewer steps, a smaller learning rate or a smaller eps."
             )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Box(ParameterSet):
+    """The parameter set `{θ : lower ≤ θ ≤ upper}` over the flat parameter vector."""
+
+    @classmethod
+    def point(cls, theta: Array) -> Box:
+        return cls(theta, theta)
+
+    @classmethod
+    def of_tensors(cls, tensors: dict[str, Interval], layout: Layout) -> Box:
+        ends = ({name: getattr(tensors[name], end) for name in layout.names} for end in ("low", "high"))
+        return cls(*(layout.flatten(end) for end in ends))
+
+    def first(self, count: int) -> Box:
+        return Box(self.lower[:count], self.upper[:count])
+
+    def arrays(self) -> dict[str, Array]:
+        return {"lower": self.lower, "upper": self.upper}
 
 
 @dataclass
@@ -89,25 +116,98 @@ class StepReport:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-class Engine(ABC):
-    """An engine bounds a training step: from a set of parameters before it to a set after it."""
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Rows to predict: as handed in, and the set of rows that they may really be (None: exactly these)."""
 
-    name: str
-    soundness: str
+    x: Array
+    members: ThreatSet | None = None
+
+    @property
+    def range(self) -> Interval:
+        if self.members is None:
+            return Interval.point(self.x)
+        hull = self.members.hull()
+        return Interval(hull.x_low, hull.x_high)
+
+    def take(self, rows: NDArray[np.intp]) -> Inputs:
+        """Some of the rows, if each is what it is."""
+        assert self.members is None
+        return Inputs(self.x[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What a caller needs to know of a graph's output: an engine that can refine its bounds stops where that is known."""
+
+    elements: NDArray[np.bool_] | None = None
+    """Which of them; None: all."""
+    enough: Callable[[Array], NDArray[np.bool_]] | None = None
+    """From lower ends to where they are large enough; upper ends are not needed then. None: both ends, as tight as can be."""
+    whole: bool = False
+    """The output is no table of rows, so that all rows must be in one graph."""
+
+
+class Engine(ABC):
+    """An engine bounds a training step: from a set of parameters before it to a set after it; and any graph over a set."""
+
+    name: ClassVar[str]
+    prediction: ClassVar[str]
+    """What `prediction=` calls its bounds of predictions."""
+    soundness: ClassVar[str]
     """`rounding-safe`, `solver-tolerance` or `float64`: what the bounds rest on."""
-    default_prediction: str
-    operations: frozenset[str]
+    operations: ClassVar[frozenset[str]]
     """The graph operations that it has rules for."""
+    own_sets: ClassVar[bool] = False
+    """Whether it bounds predictions over its own kind of sets only."""
+    keeps_symbols: ClassVar[bool] = False
+    """Whether it keeps a generator for every symbol of the data's noise."""
+    exact_threats: ClassVar[bool] = False
+    """Whether it takes a threat by its exact view."""
     unroll: int = 1
-    """How many steps are put into one graph before the set is relaxed."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
+        """The engine with these settings; it takes those that it knows."""
+
+    @classmethod
+    def check_settings(cls, settings: EngineSettings) -> None:
+        """Raise `UserError` for settings that it cannot follow here."""
+        if settings.unroll != 1:
+            raise UserError(f"The engine '{cls.name}' takes one step at a time; leave unroll at 1, or choose 'mibp'.")
 
     @abstractmethod
-    def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
-        """Bounds after the step for every `θ` in the box and every dataset of the threat set."""
+    def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
+        """The set after the step for every `θ` in the set before it and every dataset of the threat."""
 
-    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> Box:
-        """The set that these arrays (`Box.arrays`) describe, for the same threat."""
+    @abstractmethod
+    def bound(
+        self, make: Maker, layout: Layout, state: ParameterSet, inputs: Inputs, wanted: Wanted | None = None
+    ) -> tuple[Interval, StepReport]:
+        """Enclosure of the output of a graph for every `θ` in the set and every input; NaN or infinite where that fails."""
+
+    def validating(self) -> Engine:
+        """The engine that bounds validation points after every epoch: this one, or a quicker one."""
+        return self
+
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
+        """The set that these arrays (`ParameterSet.arrays`) describe, for the same threat."""
         return Box(arrays["lower"], arrays["upper"])
+
+    @classmethod
+    def memory(cls, network: Network, batch: int, symbols: int) -> int:
+        """Bytes at the peak of a step on `batch` rows whose data have so many symbols of noise."""
+        return 8 * batch * max(network.sizes) * 16
+
+    def check_threat(self, threat: ThreatSet) -> None:
+        """Raise `UserError` for a threat that it cannot take."""
+        return
+
+    @final
+    def check_graph(self, graph: Graph) -> None:
+        """Raise `UnsupportedOperation`, naming the part, for an operation that it has no rule for."""
+        check_support(graph, self.operations, self.name)
 
     def close(self) -> None:
         """Release worker processes, if any."""

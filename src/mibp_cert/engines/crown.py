@@ -19,14 +19,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.engines import interval
 from mibp_cert.engines import relax as smooth
-from mibp_cert.engines.base import Box, Engine, StepReport, data_intervals
+from mibp_cert.engines.base import Box, ParameterSet, StepReport, data_intervals
+from mibp_cert.engines.interval import BoxEngine
 from mibp_cert.engines.rounding import TINY, Array, Interval, add_down, add_up, gamma, sum_error
 from mibp_cert.graph import Graph, Node, check_support, interpret, parse_spec
 from mibp_cert.nets import Step
@@ -276,23 +277,21 @@ def _forward(graph: Graph, inputs: dict[str, Interval], outputs: bool) -> list[I
         return interpret(graph, interval.TABLE, inputs, engine="crown", visit=tighten)
 
 
-def enclose(graph: Graph, inputs: dict[str, Interval]) -> dict[str, Interval]:
-    """Enclosures of the named outputs, each bounded by intervals and by substitution."""
-    values = _forward(graph, inputs, outputs=True)
-    return {name: values[number] for name, number in graph.outputs.items()}
-
-
-class CrownEngine(Engine):
+@final
+class CrownEngine(BoxEngine):
     """See the module's text."""
 
-    name = "crown"
-    soundness = "rounding-safe"
-    default_prediction = "crown"
+    name = prediction = "crown"
     operations = frozenset(interval.TABLE)
 
-    def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
+    def enclose(self, graph: Graph, inputs: dict[str, Interval]) -> dict[str, Interval]:
+        """Enclosures of the named outputs, each bounded by intervals and by substitution."""
+        values = _forward(graph, inputs, outputs=True)
+        return {name: values[number] for name, number in graph.outputs.items()}
+
+    def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
         start = time.perf_counter()
-        parameters = box.tensors(step.layout)
+        parameters = state.tensors(step.layout)
         dirty = _forward(step.graph, {**parameters, **data_intervals(step, threat)}, outputs=False)
         limited = threat.unbudgeted()
         if limited is None:

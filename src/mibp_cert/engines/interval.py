@@ -7,11 +7,23 @@ monotone: wider operands give wider results, to the last bit (smooth functions: 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
+from typing import Self, final
 
 import numpy as np
 
 from mibp_cert.engines import relax as smooth
-from mibp_cert.engines.base import Box, Engine, StepReport, data_intervals
+from mibp_cert.engines.base import (
+    Box,
+    Engine,
+    Inputs,
+    Maker,
+    ParameterSet,
+    Progress,
+    StepReport,
+    Wanted,
+    data_intervals,
+)
 from mibp_cert.engines.rounding import (
     LARGEST,
     Array,
@@ -23,8 +35,9 @@ from mibp_cert.engines.rounding import (
     scale_up,
     sum_error,
 )
+from mibp_cert.engines.settings import EngineSettings
 from mibp_cert.graph import Graph, Node, Rule, interpret, outputs_of, parse_spec
-from mibp_cert.nets import Step
+from mibp_cert.nets import Layout, Step
 from mibp_cert.sets import ThreatSet
 
 
@@ -101,15 +114,38 @@ def enclose(graph: Graph, inputs: dict[str, Interval]) -> dict[str, Interval]:
         return outputs_of(graph, interpret(graph, TABLE, inputs, engine="interval"))
 
 
-class IntervalEngine(Engine):
+class BoxEngine(Engine):
+    """An engine that encloses a graph's outputs operation by operation: a box before the step, a box after it."""
+
+    soundness = "rounding-safe"
+
+    @classmethod
+    def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
+        return cls()
+
+    @abstractmethod
+    def enclose(self, graph: Graph, inputs: dict[str, Interval]) -> dict[str, Interval]:
+        """Enclosures of the named outputs of a graph."""
+
+    @final
+    def bound(
+        self, make: Maker, layout: Layout, state: ParameterSet, inputs: Inputs, wanted: Wanted | None = None
+    ) -> tuple[Interval, StepReport]:
+        (value,) = self.enclose(make(len(inputs.x)), {**state.tensors(layout), "x": inputs.range}).values()
+        return value, StepReport()
+
+
+@final
+class IntervalEngine(BoxEngine):
     """A box before the step, interval arithmetic through the step, a box after it."""
 
-    name = "interval"
-    soundness = "rounding-safe"
-    default_prediction = "interval"
+    name = prediction = "interval"
     operations = frozenset(TABLE)
 
-    def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
+    def enclose(self, graph: Graph, inputs: dict[str, Interval]) -> dict[str, Interval]:
+        return enclose(graph, inputs)
+
+    def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
         start = time.perf_counter()
-        after = enclose(step.graph, {**box.tensors(step.layout), **data_intervals(step, threat)})
+        after = enclose(step.graph, {**state.tensors(step.layout), **data_intervals(step, threat)})
         return Box.of_tensors(after, step.layout), StepReport(seconds=time.perf_counter() - start)

@@ -6,6 +6,7 @@ result by at most `γ_n` times the same expression in absolute values, plus `n·
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,6 +89,14 @@ class Interval:
     def point(cls, value: ArrayLike) -> Interval:
         array = np.asarray(value, dtype=np.float64)
         return cls(array, array)
+
+    @classmethod
+    def hull(cls, intervals: Sequence[Interval]) -> Interval:
+        """The smallest interval around several; NaN in any of them stays."""
+        low, high = intervals[0].low, intervals[0].high
+        for other in intervals[1:]:
+            low, high = np.minimum(low, other.low), np.maximum(high, other.high)
+        return cls(low, high)
 
     def __getitem__(self, index: NDArray[np.intp]) -> Interval:
         return Interval(self.low[index], self.high[index])

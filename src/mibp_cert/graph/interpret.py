@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from mibp_cert.errors import UnsupportedOperation
@@ -13,14 +13,18 @@ Rule = Callable[..., Any]
 """`rule(node, *operand_values) -> value`; a node brings its shape and attribute."""
 
 
-def check_support(graph: Graph, table: Mapping[str, Rule], engine: str) -> None:
-    """Raise `UnsupportedOperation` for the first node that the engine's table has no rule for."""
-    for node in graph.nodes:
-        if node.op not in table and node.op != "input":
-            raise UnsupportedOperation(
-                f"The engine '{engine}' has no rule for the operation '{node.op}' that {node.origin} needs; "
-                "choose another engine or replace that part of the network."
+def check_support(graph: Graph, operations: Iterable[str], engine: str) -> None:
+    """Raise `UnsupportedOperation` with one sentence for each part of a graph that the engine has no rule for."""
+    known = {"input", *operations}
+    needed = dict.fromkeys((node.origin, node.op) for node in graph.nodes if node.op not in known)
+    if needed:
+        raise UnsupportedOperation(
+            " ".join(
+                f"The engine '{engine}' has no rule for the operation '{op}' that {origin} needs; choose another engine or "
+                "replace that part of the network."
+                for origin, op in needed
             )
+        )
 
 
 def interpret(

@@ -5,7 +5,9 @@ from mibp_cert.nets.losses import LOSSES, Loss, loss_named
 from mibp_cert.nets.network import Layout, Network
 from mibp_cert.nets.optim import SGD, learning_rates
 from mibp_cert.nets.plan import (
+    Plan,
     Step,
+    Training,
     batch_plan,
     effective_batch_size,
     run_steps,

@@ -10,13 +10,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
+from mibp_cert.data import Task
 from mibp_cert.errors import UserError
 from mibp_cert.graph import GraphBuilder
 
 
 class Loss(ABC):
     """A loss `Σ_rows J(o, Y)`."""
+
+    tasks: ClassVar[frozenset[Task]] = frozenset({Task.CLASSES})
+    """What it can be trained for."""
 
     @abstractmethod
     def check(self, logits: int, classes: int) -> None:
@@ -123,6 +128,8 @@ class SquaredError(Loss):
     """Outputs `o` and targets `Y` of the same number: `J = Σ_c (o_c − Y_c)²`, `∂J/∂o = 2(o − Y)`; for regression, or for one
     output per class with one-hot targets."""
 
+    tasks = frozenset(Task)
+
     def check(self, logits: int, classes: int) -> None:
         if logits != classes:
             raise UserError(
@@ -176,8 +183,13 @@ LOSSES: dict[str, tuple[type[Loss], type[Loss]]] = {
 """By name: the loss for one logit, and for several."""
 
 
-def loss_named(name: str, logits: int) -> Loss:
-    """The loss called `name`, for one logit or for more."""
+def loss_named(name: str, logits: int, task: Task | None = None) -> Loss:
+    """The loss called `name`, for one logit or for more; checked to be one for this task."""
     if name not in LOSSES:
         raise UserError(f"There is no loss called {name!r}; choose one of {', '.join(LOSSES)}.")
-    return LOSSES[name][0 if logits == 1 else 1]()
+    loss = LOSSES[name][0 if logits == 1 else 1]()
+    if task is not None and task not in loss.tasks:
+        fit = [known for known, pair in LOSSES.items() if task in pair[0].tasks]
+        what = "Real targets need" if task is Task.NUMBERS else "Classes need"
+        raise UserError(f"{what} the loss {' or '.join(map(repr, fit))}, not {name!r}.")
+    return loss

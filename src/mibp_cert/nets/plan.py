@@ -14,14 +14,47 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder, evaluate
-from mibp_cert.nets.losses import Loss
+from mibp_cert.nets.losses import Loss, loss_named
 from mibp_cert.nets.network import Layout, Network, Vector
-from mibp_cert.nets.optim import SGD, VELOCITY
+from mibp_cert.nets.optim import SGD, VELOCITY, learning_rates
 
 Rows = NDArray[np.intp]
 BATCH_MODES = ("shuffle", "subsample")
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything about training that is fixed and known: `θ_{t+1} = θ_t − λ · (1/|B_t|) Σ_{i∈B_t} ∇J_i`, with momentum, weight
+    decay and clipping as `SGD` states them.
+
+    `schedule` sets the learning rate of every epoch (`learning_rates`): a name, or one rate per epoch. `seed` draws the initial
+    parameters and the batches; `batch_mode` is `"shuffle"` or `"subsample"` (the paper's).
+    """
+
+    epochs: int = 10
+    batch_size: int | None = None
+    """Rows per step; None: 100, or all rows if there are fewer."""
+    learning_rate: float = 0.1
+    loss: str = "hinge"
+    seed: int = 0
+    init: str = "torch"
+    batch_mode: str = "shuffle"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    schedule: str | tuple[float, ...] = "constant"
+
+    @property
+    def optimiser(self) -> SGD:
+        return SGD(self.learning_rate, self.momentum, self.weight_decay, self.clip)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rate of every epoch."""
+        return learning_rates(self.learning_rate, self.schedule, self.epochs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,3 +151,44 @@ def batch_plan(n: int, batch_size: int, epochs: int, seed: int, mode: str = "shu
             else:
                 plan.append(np.sort(order[start : start + batch_size]).astype(np.intp))
     return plan
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A whole training, known before it starts: a graph for every few steps (repeated ones are shared), and where it begins."""
+
+    steps: tuple[Step, ...]
+    sizes: tuple[int, ...]
+    """Training steps in each graph."""
+    begin: Vector
+    """The initial state: parameters, then velocities that start at 0."""
+    batch_size: int
+    per_epoch: int
+
+    @property
+    def total(self) -> int:
+        """Training steps in all."""
+        return sum(self.sizes)
+
+    @classmethod
+    def of(cls, network: Network, training: Training, train: Dataset, start: Vector, unroll: int = 1) -> Plan:
+        """The plan with `unroll` steps in each graph, from the parameters `start`."""
+        loss, optimiser = loss_named(training.loss, network.logits, train.task), training.optimiser
+        outputs = train.one_hot.shape[1]
+        loss.check(network.logits, outputs)
+        size = effective_batch_size(len(train), training.batch_size)
+        batches = batch_plan(len(train), size, training.epochs, training.seed, training.batch_mode)
+        per_epoch = steps_per_epoch(len(train), size)
+        rates = np.repeat(training.rates, per_epoch).tolist()
+        traced: dict[tuple[bytes, tuple[float, ...]], Step] = {}
+        steps, sizes = [], []
+        for first in range(0, len(batches), unroll):
+            group, local = batches[first : first + unroll], tuple(rates[first : first + unroll])
+            key = b"|".join(batch.tobytes() for batch in group), local
+            if key not in traced:
+                traced[key] = trace_steps(network, loss, optimiser, outputs, group, local)
+            steps.append(traced[key])
+            sizes.append(len(group))
+        begin = np.zeros(optimiser.state(network.layout).size)
+        begin[: len(start)] = start
+        return cls(tuple(steps), tuple(sizes), begin, size, per_epoch)

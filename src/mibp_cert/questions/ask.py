@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Split
+from mibp_cert.data import Split, Task
 from mibp_cert.errors import UserError
 from mibp_cert.questions.collective import collective
 from mibp_cert.questions.properties import Verdict, fair, monotone
@@ -33,7 +33,7 @@ class Questions:
         for name in (*self.rising, *self.falling):
             if data.train.columns[data.train.column(name)].categories is not None:
                 raise UserError(f"The column '{name}' is categorical; only numbers can rise or fall.")
-        if data.train.targets is not None and (self.margin is not None or self.protected or self.collective):
+        if data.train.task is Task.NUMBERS and (self.margin is not None or self.protected or self.collective):
             raise UserError(
                 "Margins, protected columns and joint flips are about classes; these data have real targets."
             )
@@ -42,17 +42,17 @@ class Questions:
 
     def ask(self, run: CertifiedRun) -> dict[str, Any]:
         """The answers as plain data, counts over the test points."""
-        if not isinstance(run.data, Split):
+        if run.data.test is None:
             raise UserError("These questions are about test points; the data have none.")
         if not run.reached:
             return {}  # nothing is known about the training asked for
-        x, found = run.data.test.x, dict[str, Any]()
+        x, found = run.data.tested.x, dict[str, Any]()
         if self.margin is not None:
             inputs = run.certify_inputs(run.test_inputs(), margin=self.margin)
             found["margin"] = {
                 "at_least": self.margin,
                 "certification_rate": inputs.certification_rate(),
-                "certified_accuracy": inputs.certified_accuracy(run.data.test.y),
+                "certified_accuracy": inputs.certified_accuracy(run.data.tested.y),
             }
         if self.protected:
             found["protected"] = {name: _count(fair(run, x, name).verdicts) for name in self.protected}
@@ -67,7 +67,7 @@ class Questions:
 
 def _output(run: CertifiedRun) -> str:
     """What rises or falls, in words."""
-    if run.train.targets is not None:
+    if run.train.task is Task.NUMBERS:
         return "output"
     classes = run.train.classes
     return f"lead of class {classes[-1]!r} over {classes[0]!r}"

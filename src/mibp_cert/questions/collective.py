@@ -16,12 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from mibp_cert.certify.bounds import Inputs, relational_symbols, states_of
-from mibp_cert.certify.loop import attack_steps
 from mibp_cert.certify.predict import margin_pairs, nominal_classes
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Split
-from mibp_cert.engines.relational.engine import RelationalSet
+from mibp_cert.engines import Inputs
+from mibp_cert.engines.relational import RelationalSet, states_of, symbol_form
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.nets import run_steps
@@ -50,7 +48,7 @@ class Flips:
 def collective(run: CertifiedRun, seconds: float = 60.0, members: int = 20_000) -> Flips:
     """Largest number of joint flips among the run's test points: proven, reached, and exact if the threat has at most `members`
     members. Without the relational engine only the number of uncertified points is proven."""
-    if not isinstance(run.data, Split) or run.test is None or run.nominal is None:
+    if run.data.test is None or run.test is None or run.nominal is None:
         raise UserError("Collective flips need a run on data with classes and a test part.")
     if run.test_threat is not None:
         raise UserError("Collective flips are about one training dataset; leave out the threat on the test inputs.")
@@ -60,9 +58,9 @@ def collective(run: CertifiedRun, seconds: float = 60.0, members: int = 20_000) 
     reached = 0 if run.attack is None else run.attack.flips
     states = states_of(run.bounds)
     if states:
-        x, nominal = run.data.test.x[single], run.nominal[single]
+        x, nominal = run.data.tested.x[single], run.nominal[single]
         proven = min(proven, _proven(run, states, x, nominal, seconds))
-    everything = run.threat.bind(run.train).members(members)
+    everything = run.request.members.members(members)
     if everything is not None:
         reached = max(reached, _most(run, everything))
         proven = min(proven, reached)
@@ -71,16 +69,16 @@ def collective(run: CertifiedRun, seconds: float = 60.0, members: int = 20_000) 
 
 def _most(run: CertifiedRun, members: list[tuple[Array, Array]]) -> int:
     """Most flips over datasets that are all trained for real."""
-    assert isinstance(run.data, Split)
-    assert run.nominal is not None
-    steps, begin = attack_steps(run)
+    assert run.data.test is not None
+    plan = run.request.plan
+    steps, begin = plan.steps[: run.steps], plan.begin
     most = 0
     for start in range(0, len(members), 64):
         part = members[start : start + 64]
         x, y = np.stack([m[0] for m in part]), np.stack([m[1] for m in part])
         theta = run_steps(steps, np.broadcast_to(begin, (len(part), len(begin))), x, y)
         for one in theta[:, : run.network.layout.size]:
-            most = max(most, int((nominal_classes(run.network, one, run.data.test.x) != run.nominal).sum()))
+            most = max(most, int((nominal_classes(run.network, one, run.data.tested.x) != run.nominal).sum()))
     return most
 
 
@@ -103,7 +101,7 @@ def _proven(run: CertifiedRun, states: tuple[RelationalSet, ...], x: Array, nomi
 def _program(run: CertifiedRun, state: RelationalSet, x: Array, nominal: Index) -> tuple[Program, Objective] | None:
     """The module's program for one state, or None where its margins are not finite."""
     pairs, speaks_for = margin_pairs(run.network)
-    form = relational_symbols(lambda n: run.network.margin_graph(n, pairs), run.network.layout, state, Inputs(x))
+    form = symbol_form(lambda n: run.network.margin_graph(n, pairs), run.network.layout, state, Inputs(x))
     if not (np.isfinite(form.centre).all() and np.isfinite(form.rest).all()):
         return None
     builder = ProgramBuilder()

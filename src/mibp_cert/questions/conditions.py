@@ -11,19 +11,16 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from mibp_cert.certify.bounds import Inputs, check_method, enclose, solve
 from mibp_cert.data import Column
-from mibp_cert.engines.base import Box
+from mibp_cert.engines import Engine, Inputs, MibpEngine, ParameterSet, Wanted
 from mibp_cert.engines.exact.encode import Encoder
-from mibp_cert.engines.exact.engine import treatments
-from mibp_cert.engines.exact.solve import SolverSettings
+from mibp_cert.engines.exact.engine import declare_inputs, treatments
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder
 from mibp_cert.logic.compiler import Compiler
 from mibp_cert.logic.formulas import Comparison, Expression, Formula, Joined
-from mibp_cert.nets import Network
-from mibp_cert.parallel import WorkerPool
+from mibp_cert.nets import Layout, Network
 from mibp_cert.solvers import FEASIBILITY, Affine, Limits, Objective, Program, solver_named
 
 LIMIT = 60.0
@@ -76,30 +73,23 @@ def comparisons(formula: Formula) -> list[Comparison]:
     raise UserError("Conditions on models are comparisons of outputs and parameters, combined with &, | and ~.")
 
 
-def prove(
-    formula: Formula, model: Conditions, box: Box, inputs: Inputs, method: str, settings: SolverSettings
-) -> bool | None:
+def prove(formula: Formula, model: Conditions, state: ParameterSet, inputs: Inputs, engine: Engine) -> bool | None:
     """True if the formula holds for every model of the set, False if it fails for every one, None if that is open."""
-    check_method(method, box)
     parts = comparisons(formula)
-    if not Interval(box.lower, box.upper).sound.all():
+    if not state.usable:
         return None
+    layout = model.network.layout
 
     def make(rows: int) -> Graph:
         return _graph(model.network, rows, [part.expression for part in parts])
 
-    value = enclose(make, model.network.layout, box, inputs, method, whole=True)
-    known = _decide(formula, {id(part): Interval(value.low[i], value.high[i]) for i, part in enumerate(parts)})
-    if known is not None or method != "exact":
-        return known
-    every = np.arange(len(parts), dtype=np.intp)
-    with WorkerPool(settings.jobs, settings.parallel) as pool:
-        found, _ = solve(make, model.network.layout, box, inputs, settings, pool, elements=every)
-        ranges = {id(part): Interval(found.lower[i], found.upper[i]) for i, part in enumerate(parts)}
-        known = _decide(formula, ranges)
-        if known is None and isinstance(formula, Joined):  # a single comparison is decided by its range
-            graph = make(len(inputs.x))
-            known = _unbreakable(formula, parts, graph, model.network, box, inputs, settings, pool) or None
+    def decide(value: Interval) -> bool | None:
+        return _decide(formula, {id(part): Interval(value.low[i], value.high[i]) for i, part in enumerate(parts)})
+
+    known = decide(engine.bound(make, layout, state, inputs, Wanted(whole=True))[0])
+    if known is None and isinstance(formula, Joined) and isinstance(engine, MibpEngine):
+        # A single comparison is decided by its range; several at once are a question to the solver.
+        known = _unbreakable(formula, parts, make(len(inputs.x)), layout, state, inputs, engine) or None
     return known
 
 
@@ -168,17 +158,16 @@ def _unbreakable(
     formula: Formula,
     parts: list[Comparison],
     graph: Graph,
-    network: Network,
-    box: Box,
+    layout: Layout,
+    state: ParameterSet,
     inputs: Inputs,
-    settings: SolverSettings,
-    pool: WorkerPool,
+    engine: MibpEngine,
 ) -> bool:
     """Does the solver prove that every model that comes near to breaking the formula is still away from it?"""
+    settings = engine.settings
     for tolerance, bilinear in treatments(settings):
         encoder = Encoder(tolerance, bilinear=bilinear)
-        declared = {name: encoder.box(t.low, t.high) for name, t in box.tensors(network.layout).items()}
-        values = encoder.encode(graph, {**declared, "x": encoder.box(inputs.x, inputs.x)})
+        values = encoder.encode(graph, declare_inputs(encoder, layout, state, inputs))
         (number,) = graph.outputs.values()
         found = values[number]
         # Each expression is exactly middle + radius·e, by rows that allow for its slack.
@@ -202,7 +191,7 @@ def _unbreakable(
         objective[t] = 1.0
         limits = Limits(min(LIMIT, settings.seconds_per_program), settings.nodes_per_program, 1e-5)
         task = (settings.solver, program, Objective(objective, False), limits)
-        ((_, proven),) = list(pool.map(_least, task, [[0]]))
+        ((_, proven),) = list(engine.pool.map(_least, task, [[0]]))
         if proven is not None and proven > 10.0 * FEASIBILITY:
             return True
     return False

@@ -12,21 +12,20 @@ really trained), or *open*. Ranges of outputs and margins of at least δ are que
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mibp_cert.certify.bounds import Inputs, enclose, solve
 from mibp_cert.certify.predict import ABSTAIN, Predictions, nominal_classes, nominal_outputs, predict
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Dataset
-from mibp_cert.engines.rounding import Array, Interval
+from mibp_cert.data import Dataset, Task
+from mibp_cert.engines import Inputs, Wanted
+from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
 from mibp_cert.logic.formulas import Formula
-from mibp_cert.parallel import WorkerPool
 from mibp_cert.questions.conditions import Conditions, prove
 from mibp_cert.sets import Part, ProductSet
 
@@ -70,9 +69,9 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
     (and the row's own).
     """
     rows = _rows(run, x)
-    if run.train.targets is not None:
+    if run.train.task is Task.NUMBERS:
         raise UserError("Fairness is about classes; this run is a regression: ask for ranges(x, threat=…).")
-    data, number = _table(run, rows), run.train.column(column)
+    data, number = run.train.like(rows), run.train.column(column)
     protected = run.train.columns[number]
     variants = []
     if protected.categories is not None:
@@ -87,15 +86,15 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
         variants.append(
             Inputs(rows, _span(data, protected.start, np.minimum(own, values.min()), np.maximum(own, values.max())))
         )
-    method = method or run.prediction
-    answers = [predict(run.network, run.bounds, inputs, method, run.solver) for inputs in variants]
+    with run.predictor(method) as engine:
+        answers = [predict(run.network, run.bounds, inputs, engine) for inputs in variants]
     first = answers[0]
     # One class for all values: certified for each, and the same.
     same = np.all([a.classes == first.classes for a in answers], axis=0) & first.certified
     margin = np.min([a.margin for a in answers], axis=0)
     margin_high = np.max([a.margin_high for a in answers], axis=0)
     classes = np.where(same, first.classes, ABSTAIN).astype(np.intp)
-    certified = Predictions(classes, first.centre, margin, margin_high, method, first.report)
+    certified = replace(first, classes=classes, margin=margin, margin_high=margin_high)
     return Fairness(certified, _changes(run, rows, protected.start, protected.stop, variants))
 
 
@@ -151,29 +150,14 @@ def monotone(
     direction[network.logits - 1 if output is None else output] = sign
     if network.logits > 1 and (output is None or output != 0):
         direction[0] -= sign
-    inputs = Inputs(rows, _span(_table(run, rows), known.start, *ends))
+    inputs = Inputs(rows, _span(run.train.like(rows), known.start, *ends))
 
     def make(n: int) -> Graph:
         return network.slope_graph(n, direction, known.start)
 
-    method = method or run.prediction
-    found = enclose(make, network.layout, run.bounds, inputs, method)
+    with run.predictor(method) as engine:
+        found, _ = engine.bound(make, network.layout, run.bounds, inputs, Wanted(enough=lambda low: low >= 0))
     least = np.where(found.sound, found.low, -np.inf)[:, 0]
-    undecided = np.flatnonzero(least < 0)
-    if method == "exact" and len(undecided) and Interval(run.bounds.lower, run.bounds.upper).sound.all():
-        with WorkerPool(run.solver.jobs, run.solver.parallel) as pool:
-            proven, _ = solve(
-                make,
-                network.layout,
-                run.bounds,
-                inputs,
-                run.solver,
-                pool,
-                elements=undecided.astype(np.intp),
-                is_open=lambda b: (b.lower < 0) & ~(b.inner_low < 0),
-                both=False,
-            )
-        least[undecided] = np.maximum(least[undecided], proven.lower[undecided])
     falls = _falls(run, rows, known.start, ends, direction)
     return [
         Verdict.HOLDS if low >= 0 else Verdict.FAILS if bad else Verdict.OPEN
@@ -219,7 +203,8 @@ def holds(
     formula = condition(model)
     if not isinstance(formula, Formula):
         raise UserError(f"The condition must return a rule such as a <= b, got {formula!r}.")
-    known = prove(formula, model, run.bounds, Inputs(rows), method or run.prediction, run.solver)
+    with run.predictor(method) as engine:
+        known = prove(formula, model, run.bounds, Inputs(rows), engine)
     return Verdict.OPEN if known is None else Verdict.HOLDS if known else Verdict.FAILS
 
 
@@ -227,13 +212,6 @@ def _rows(run: CertifiedRun, x: ArrayLike) -> Array:
     """Checked rows, of a run whose bounds reached the end of its training."""
     run.check_reached()
     return run.inputs(x).x
-
-
-def _table(run: CertifiedRun, rows: Array) -> Dataset:
-    """Rows as a dataset with the training data's columns; their labels do not matter."""
-    if run.train.targets is not None:
-        return Dataset.regression(rows, np.zeros(len(rows)), run.train.columns)
-    return Dataset.of(rows, [run.train.classes[0]] * len(rows), run.train.classes, run.train.columns)
 
 
 def _span(data: Dataset, feature: int, low: Array | float, high: Array | float) -> ProductSet:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.certify import ABSTAIN, CertifiedRun
-from mibp_cert.certify.answers import reasons
 from mibp_cert.certify.predict import nominal_outputs
-from mibp_cert.data import Split
+from mibp_cert.certify.tables import reasons
+from mibp_cert.data import Task
 from mibp_cert.report.drawing import DARK, INK, PAPER, colour_variable, inline_svg
 from mibp_cert.report.plots import (
     has_regions,
@@ -75,7 +75,7 @@ def html_report(
 ) -> str:
     """The page. `words`: the threat in words; `blame`: rows that the uncertainty comes from (`rows`, `sentence`); `answers`:
     further questions, answered in sentences; `configuration`: settings of the caller's own."""
-    name = escape(run.data.name if isinstance(run.data, Split) else "your data")
+    name = escape(run.data.name or "your data")
     parts = [
         f'<p class="kicker">MIBP-Cert: what wrong training data can do to a model</p><h1>{name}</h1>',
         *_summary(run, words),
@@ -102,10 +102,10 @@ def _summary(run: CertifiedRun, words: str) -> list[str]:
     if run.test_threat is not None:
         lines.append(f"<p>Test inputs may be wrong, too: {escape(in_words(run.test_threat))}.</p>")
     cards: list[tuple[str, str, str]] = []
-    if run.test is not None and isinstance(run.data, Split):
-        same, n = int(run.test.certified.sum()), len(run.data.test)
+    if run.test is not None and run.data.test is not None:
+        same, n = int(run.test.certified.sum()), len(run.data.tested)
         lead = f"{same} of {n} predictions are certified: they are the same whatever the true data were."
-        cards = _accuracy_cards(run, run.test.certified_accuracy(run.data.test.y))
+        cards = _accuracy_cards(run, run.test.certified_accuracy(run.data.tested.y))
     elif run.test_ranges is not None:
         known, n = int(np.isfinite(run.test_ranges.width).all(axis=1).sum()), len(run.test_ranges.width)
         lead = f"{known} of {n} outputs have a proven range that holds whatever the true data were."
@@ -203,7 +203,7 @@ def _pictures(run: CertifiedRun) -> str:
 
 def _row_name(run: CertifiedRun, i: int) -> str:
     """The user's own name of a test row, or its number."""
-    index = run.data.test.index if isinstance(run.data, Split) else None
+    index = run.data.tested.index if run.data.test is not None else None
     return str(i) if index is None else str(index[i])
 
 
@@ -235,10 +235,10 @@ def _points(run: CertifiedRun) -> list[str]:
 def _widest(run: CertifiedRun) -> list[str]:
     """Regression: the test points that are known least."""
     assert run.test_ranges is not None
-    assert isinstance(run.data, Split)
-    assert run.data.test.targets is not None
-    proven, targets = run.test_ranges.outputs, run.train.in_units(run.data.test.targets)
-    clean = run.train.in_units(nominal_outputs(run.network, run.theta, run.data.test.x))
+    assert run.data.test is not None
+    assert run.data.tested.targets is not None
+    proven, targets = run.test_ranges.outputs, run.train.in_units(run.data.tested.targets)
+    clean = run.train.in_units(nominal_outputs(run.network, run.theta, run.data.tested.x))
     order, rows = np.argsort(-run.test_ranges.width.max(axis=1), kind="stable").tolist(), []
     for i in order[:ROWS]:
         low, high = proven.low[i, 0], proven.high[i, 0]
@@ -283,7 +283,7 @@ def _settings(run: CertifiedRun, configuration: Mapping[str, Any] | None) -> lis
         ("epochs", f"{training.epochs} asked for; the certificate is about {run.steps} step(s) ({run.select.rule})"),
         ("batch", f"{run.batch_size} of {len(run.train)} rows, {training.batch_mode}"),
         ("initial weights", training.init),
-        ("engine", run.engine + (f", {run.unroll} steps in one program" if run.unroll > 1 else "")),
+        ("engine", run.engine + (f", {run.request.settings.unroll} steps in one program" if run.request.settings.unroll > 1 else "")),
         ("prediction", run.prediction),
         ("solver", solved),
         ("seed", str(training.seed)),
@@ -310,7 +310,7 @@ def _meaning(run: CertifiedRun) -> list[str]:
         "In doubt: the training data, as described above. One dataset is meant, the same in every epoch.",
         "A prediction is certified if every model that training could have produced this way gives the same class. Ties abstain.",
     ]
-    if run.train.targets is not None:
+    if run.train.task is Task.NUMBERS:
         fixed[2] = (
             "A range is proven if the output of every model that training could have produced this way lies in it."
         )

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from mibp_cert.certify import ABSTAIN, CertifiedRun, Predictions, Ranges
-from mibp_cert.data import Dataset, Split
+from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.report.drawing import (
@@ -116,7 +116,7 @@ def plot_regions(run: CertifiedRun, ax: Axes | None = None, resolution: int = 60
     if resolution < 2:
         raise UserError(f"The resolution must be at least 2, got {resolution}.")
     ax, columns = new_axes(ax, (SIZE[0], 3.6)), run.train.columns
-    parts = [run.train, run.data.test] if isinstance(run.data, Split) else [run.train]
+    parts = [run.train, run.data.test] if run.data.test is not None else [run.train]
     every = np.concatenate([part.x for part in parts])
     low, high = every.min(axis=0), every.max(axis=0)
     pad = np.where(high > low, 0.08 * (high - low), 1.0)
@@ -186,9 +186,9 @@ def plot_margins(run: CertifiedRun, ax: Axes | None = None, most: int = 60) -> A
 
 
 def _plot_ranges(run: CertifiedRun, answer: Ranges, ax: Axes, most: int) -> Axes:
-    assert isinstance(run.data, Split)
-    assert run.data.test.targets is not None
-    targets = run.train.in_units(run.data.test.targets[:, 0])
+    assert run.data.test is not None
+    assert run.data.tested.targets is not None
+    targets = run.train.in_units(run.data.tested.targets[:, 0])
     order = np.argsort(targets, kind="stable")
     shown = order[spread(len(order), most)]
     place = np.arange(len(shown))
@@ -214,11 +214,11 @@ def _plot_ranges(run: CertifiedRun, answer: Ranges, ax: Axes, most: int) -> Axes
 def plot_confusion(run: CertifiedRun, ax: Axes | None = None) -> Axes:
     """Test points by true class (rows) and certified class, or *abstain* (columns); the counts stand in the cells."""
     answer = _answer(run)
-    if not isinstance(answer, Predictions) or not isinstance(run.data, Split):
+    if not isinstance(answer, Predictions) or run.data.test is None:
         raise UserError("This run is a regression: it has no classes to confuse.")
     ax = new_axes(ax)
     names = [short(name, 12) for name in run.train.classes]
-    n, y = len(names), run.data.test.y
+    n, y = len(names), run.data.tested.y
     column = np.where(answer.classes == ABSTAIN, n, answer.classes)
     counts = np.zeros((n, n + 1), dtype=np.intp)
     np.add.at(counts, (y, column), 1)
@@ -287,9 +287,9 @@ def _answer(run: CertifiedRun) -> Predictions | Ranges:
 
 
 def _certified_accuracy(run: CertifiedRun) -> float | None:
-    if run.test is None or not isinstance(run.data, Split):
+    if run.test is None or run.data.test is None:
         return None
-    return run.test.certified_accuracy(run.data.test.y)
+    return run.test.certified_accuracy(run.data.tested.y)
 
 
 def _count(what: str, shown: int, all_of: int) -> str:

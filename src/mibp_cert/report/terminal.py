@@ -9,7 +9,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from mibp_cert.certify import CertifiedRun
-from mibp_cert.data import Split
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.studies.reproduce import Table as Reproduced
 from mibp_cert.threats import in_words
@@ -61,13 +60,13 @@ def summary(run: CertifiedRun) -> str:
         lines.append(f"What may be wrong with the test inputs: {in_words(run.test_threat)}.")
     if run.diverged is not None:
         lines.append(f"The bounds diverged: no prediction can be certified after step {run.diverged}.")
-    if run.test is not None and isinstance(run.data, Split):
-        n = len(run.data.test)
+    if run.test is not None and run.data.test is not None:
+        n = len(run.data.tested)
         attacked = "" if run.attacked_accuracy is None else f", accuracy under attack {percent(run.attacked_accuracy)}"
         lines.append(
             f"Test ({n} points, prediction {run.prediction}): clean accuracy {percent(run.nominal_accuracy)} "
             f"(the most frequent class alone: {percent(run.majority_accuracy)}){attacked}, "
-            f"certified accuracy {percent(run.test.certified_accuracy(run.data.test.y))}; "
+            f"certified accuracy {percent(run.test.certified_accuracy(run.data.tested.y))}; "
             f"certified {percent(run.test.certification_rate())}, abstaining on {int((~run.test.certified).sum())}."
         )
     if run.test_ranges is not None:
@@ -136,8 +135,8 @@ def side_by_side(runs: Sequence[CertifiedRun]) -> Table:
         table.add_column(header, justify="left" if header == "engine" else "right", no_wrap=True)
     for run in runs:
         seconds = sum(record.seconds for record in run.history) / max(1, len(run.history))
-        split = run.data if isinstance(run.data, Split) else None
-        certified = None if run.test is None or split is None else run.test.certified_accuracy(split.test.y)
+        split = run.data if run.data.test is not None else None
+        certified = None if run.test is None or split is None else run.test.certified_accuracy(split.tested.y)
         table.add_row(
             run.engine,
             f"{seconds:.3g}",

@@ -19,13 +19,13 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mibp_cert.engines.base import StepReport
+from mibp_cert.certify.loop import StepRecord
+from mibp_cert.engines import StepReport
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 
@@ -91,50 +91,21 @@ def opened(path: Path) -> dict[str, Any]:
     return plain
 
 
-@dataclass(frozen=True)
-class StepRecord:
-    """What is kept of a step beside its set: cost, validation, and where it stands in the chain."""
+_RECORD = ("steps", "elapsed", "diverged", "nominal", "certified", "validated", "radius_mean", "radius_max")
+_REPORT = ("seconds", "programs", "nodes", "fallbacks", "unstable_gates", "unstable_relus")
 
-    steps: int
-    """Training steps taken so far."""
-    report: StepReport
-    elapsed: float
-    """Seconds since the epoch began."""
-    diverged: bool
-    nominal: float | None
-    certified: float | None
-    validated: bool
-    """Whether the run may stop here: the end of an epoch, or any step if any may be chosen."""
-    radius_mean: float
-    radius_max: float
 
-    def to_json(self) -> dict[str, Any]:
-        r = self.report
-        gap = float(r.gap.max()) if r.gap.size else None
-        return {
-            "steps": self.steps,
-            "elapsed": self.elapsed,
-            "diverged": self.diverged,
-            "nominal": self.nominal,
-            "certified": self.certified,
-            "validated": self.validated,
-            "radius_mean": self.radius_mean,
-            "radius_max": self.radius_max,
-            "report": {
-                **{k: getattr(r, k) for k in ("seconds", "programs", "nodes", "fallbacks", "unstable_gates")},
-                "unstable_relus": r.unstable_relus,
-                "gap": None if gap is None else repr(gap),
-            },
-        }
+def record_json(record: StepRecord) -> dict[str, Any]:
+    report, gap = record.report, record.report.gap
+    told = {name: getattr(report, name) for name in _REPORT}
+    told["gap"] = repr(float(gap.max())) if gap.size else None
+    return {**{name: getattr(record, name) for name in _RECORD}, "report": told}
 
-    @classmethod
-    def of_json(cls, plain: dict[str, Any]) -> StepRecord:
-        report = dict(plain["report"])
-        gap = report.pop("gap")
-        made = StepReport(**report, gap=np.zeros(0) if gap is None else np.array([float(gap)]))
-        names = ("steps", "elapsed", "diverged", "nominal", "certified", "validated", "radius_mean", "radius_max")
-        values = {name: plain[name] for name in names}
-        return cls(report=made, **values)
+
+def record_of(plain: Mapping[str, Any]) -> StepRecord:
+    told, gap = {name: plain["report"][name] for name in _REPORT}, plain["report"]["gap"]
+    report = StepReport(**told, gap=np.zeros(0) if gap is None else np.array([float(gap)]))
+    return StepRecord(report=report, **{name: plain[name] for name in _RECORD})
 
 
 class Archive:
@@ -213,7 +184,7 @@ class Archive:
             self.size += len(content)
         dropped = self._superfluous(number, needed)
         plain = {
-            **record.to_json(),
+            **record_json(record),
             "number": number,
             "arrays": None if arrays is None else digest(content),
             "dropped": dropped,
@@ -270,7 +241,7 @@ def read_chain(path: Path) -> tuple[list[StepRecord], str, set[int]]:
             )
         last = digest(place.read_bytes())
         dropped |= set(plain["dropped"])
-        records.append(StepRecord.of_json(plain))
+        records.append(record_of(plain))
     return records, last, dropped
 
 

@@ -16,21 +16,19 @@ from pathlib import Path
 
 import numpy as np
 
-from mibp_cert.certify.answers import attack_rows
 from mibp_cert.certify.attack import AttackSettings, check_certificates
-from mibp_cert.certify.bounds import Inputs
-from mibp_cert.certify.loop import load_run, make_engine, plan_steps
 from mibp_cert.certify.predict import ABSTAIN
 from mibp_cert.certify.request import Request
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Split
-from mibp_cert.engines.base import Box, Engine
+from mibp_cert.certify.tables import attack_rows
+from mibp_cert.engines import Box, Inputs
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import MibpCertError, SoundnessError, UnsupportedOperation, UserError
 from mibp_cert.nets import Step
 from mibp_cert.sets import ThreatSet
 from mibp_cert.store import second
 from mibp_cert.store.archive import read_chain, read_request, read_result, read_step
+from mibp_cert.store.runs import load_run, stored_request
 from mibp_cert.threats import Threat
 
 Hear = Callable[[str], None]
@@ -78,11 +76,11 @@ def verify(
         return [Check("hashes", False, str(error))]
     found = [Check("hashes", True, f"data, request, {len(records)} step(s) and result are as they were written")]
     try:
-        request = Request.read(path, threat)
+        request = stored_request(path, threat)
         run = load_run(path, threat) if (path / "result.json").exists() else None
     except UserError as error:  # what was written is whole, but cannot be read here: a layer or rules of the user's own
         return [*found, Check("request", None, str(error))]
-    if json.loads(json.dumps(request.description(), allow_nan=False)) != description:
+    if json.loads(json.dumps(request.to_json(), allow_nan=False)) != description:
         found.append(Check("request", False, "this version reads the stored request otherwise than it was written"))
     audit = _Audit(request, arrays, settings, hear)
     try:
@@ -102,22 +100,17 @@ class _Audit:
         self, request: Request, arrays: dict[int, dict[str, Array]], settings: AuditSettings, hear: Hear
     ) -> None:
         self.request, self.arrays, self.settings, self.hear = request, arrays, settings, hear
-        self.threat = request.threat.bind(request.train)
-        self.engine: Engine = make_engine(
-            request.engine, request.solver, request.relational, request.unroll, lambda done, total: None
-        )
-        self.plan = plan_steps(request.network, request.training, request.train, request.unroll)
-        self.begin = np.zeros(request.training.optimiser.state(request.network.layout).size)
-        self.begin[: len(request.start)] = request.start
+        self.threat, self.plan = request.members, request.unrolled
+        self.engine = request.make_engine()
 
     def pairs(self) -> Iterator[tuple[int, Step]]:
         """Steps whose sets before and after are both there."""
-        for number, (step, _) in enumerate(self.plan, start=1):
+        for number, step in enumerate(self.plan.steps, start=1):
             if number in self.arrays and (number == 1 or number - 1 in self.arrays):
                 yield number, step
 
     def before(self, number: int) -> dict[str, Array]:
-        return self.arrays[number - 1] if number > 1 else {"lower": self.begin, "upper": self.begin}
+        return self.arrays[number - 1] if number > 1 else {"lower": self.plan.begin, "upper": self.plan.begin}
 
     def steps(self) -> list[Check]:
         """The second opinion on every stored step, and every step taken again."""
@@ -125,7 +118,7 @@ class _Audit:
         empty: list[int] = []
         changed: list[int] = []
         unknown, checked, points, recomputed = "", 0, 0, 0
-        repeat = self.settings.recompute and self.request.repeatable
+        repeat = self.settings.recompute and self.request.settings.solver.repeatable
         for number, step in self.pairs():
             self.hear(f"step {number}")
             try:
@@ -153,8 +146,9 @@ class _Audit:
 
     def _cases(self, number: int) -> Iterator[tuple[ThreatSet, dict[str, Array], dict[str, Array]]]:
         """Each case of the threat with its own sets before and after."""
-        cases = self.threat.cases(self.request.relational.cases) if self.request.engine == "relational" else ()
         before, after = self.before(number), self.arrays[number]
+        split = any(key.startswith("case0_") for key in after)
+        cases = self.threat.cases(self.request.settings.relational.cases) if split else ()
         if not cases:
             yield self.threat, before, after
         for i, threat in enumerate(cases):
@@ -169,7 +163,7 @@ class _Audit:
             noise = threat.noise()
             old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
             rng = np.random.default_rng([self.settings.seed, number, case])
-            if self.request.engine == "mibp":
+            if self.engine.exact_threats:
                 # Exact sets may be smaller than the noise view: only datasets of the threat itself count.
                 count = self.settings.points + 2 * self.settings.parameters
                 found, points = second.check_box(old, new, step, threat.sample(rng, count))
@@ -182,7 +176,7 @@ class _Audit:
 
     def _same(self, number: int, step: Step) -> bool:
         """Does the engine come to the same bits again?"""
-        box = Box.point(self.begin) if number == 1 else self.engine.restore(self.before(number), self.threat)
+        box = Box.point(self.plan.begin) if number == 1 else self.engine.restore(self.before(number), self.threat)
         again, _ = self.engine.advance(box, step, self.threat)
         mine, kept = again.arrays(), self.arrays[number]
         return all(np.array_equal(value, kept[name]) for name, value in mine.items())
@@ -204,7 +198,7 @@ def _opinion(checked: int, points: int, wrong: list[str], empty: list[int], unkn
 
 def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Check:
     """The run's bounds are those of the step that it is about."""
-    kept = arrays.get(-(-run.steps // run.unroll))
+    kept = arrays.get(-(-run.steps // run.request.settings.unroll))
     count = run.network.layout.size
     same = kept is not None and np.array_equal(kept["lower"][:count], run.bounds.lower)
     same = same and kept is not None and np.array_equal(kept["upper"][:count], run.bounds.upper)
@@ -214,7 +208,7 @@ def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Ch
 
 def _answers(run: CertifiedRun, hear: Hear) -> list[Check]:
     """The stored answers for the test points come out of the stored set again."""
-    if not isinstance(run.data, Split):
+    if run.data.test is None:
         return []
     hear("answers")
     inputs = run.test_inputs()
@@ -233,12 +227,11 @@ def _answers(run: CertifiedRun, hear: Hear) -> list[Check]:
 def _trainings(run: CertifiedRun, settings: AuditSettings, hear: Hear) -> list[Check]:
     """Fresh datasets, other ones than the run's own attack used."""
     hear("fresh trainings")
-    inputs = run.test_inputs() if isinstance(run.data, Split) else Inputs(run.train.x)
+    inputs = run.test_inputs() if run.data.test is not None else Inputs(run.train.x)
     try:
         found = attack_rows(run, inputs, AttackSettings(members=settings.members, seed=settings.seed + 1))
-        answer = run.test if run.test is not None else run.test_ranges
-        if answer is not None:
-            check_certificates(found, answer, run.bounds)
+        if run.answers.certified is not None:
+            check_certificates(found, run.answers.certified, run.bounds)
         outside = sum(not run.bounds.contains(theta) for theta in found.theta)
     except SoundnessError as error:
         return [Check("trainings", False, str(error))]

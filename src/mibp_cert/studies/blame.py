@@ -8,19 +8,19 @@ cells are ranked by what they take. Budgets are left aside in the ranking: what 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mibp_cert.certify.bounds import Inputs, relational_form, states_of
-from mibp_cert.certify.loop import certify_training, settings_of
+from mibp_cert.certify.loop import certify
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Dataset, Split
-from mibp_cert.engines.relational.engine import RelationalSet
+from mibp_cert.data import Dataset, Task
+from mibp_cert.engines import Inputs
+from mibp_cert.engines.relational import RelationalSet, cases_of, linear_part
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.sets import Noise
@@ -91,12 +91,12 @@ def blame(
     >>> list(blame(run, top=5).rows.columns)
     ['row', 'number', 'effect', 'cells']
     """
-    if run.train.targets is not None:
+    if run.train.task is Task.NUMBERS:
         raise UserError("Blame is about classes; these data have real targets.")
-    if not states_of(run.bounds):
+    if not cases_of(run.bounds, run.request.members):
         raise UserError("Blame reads the relational bound; run the engine 'relational'.")
     if x is None:
-        if not isinstance(run.data, Split):
+        if run.data.test is None:
             raise UserError("Blame is about predictions: hand in the rows to ask about, blame(run, x=…).")
         x = run.test_inputs()
     run.check_reached()
@@ -119,7 +119,7 @@ def blame(
         tuple(rows["row"].tolist()[:top]),
         int(answer.certified.sum()),
         int(again.certified.sum()),
-        not np.array_equal(run.threat.bind(run.train).reference[0][chosen], run.train.x[chosen])
+        not np.array_equal(run.request.members.reference[0][chosen], run.train.x[chosen])
         or (run.train.missing is not None and bool(run.train.missing[chosen].any())),
     )
 
@@ -129,9 +129,10 @@ def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> pd.DataFr
     pairs, speaks_for = margin_pairs(run.network)
     totals: dict[tuple[int, str], float] = {}
     if len(x):
-        inputs, states = Inputs(x), states_of(run.bounds)
+        states = [case.state for case in cases_of(run.bounds, run.request.members)]
         forms = [
-            relational_form(lambda n: run.network.margin_graph(n, pairs), run.network.layout, s, inputs) for s in states
+            linear_part(lambda n: run.network.margin_graph(n, pairs), run.network.layout, state, Inputs(x))
+            for state in states
         ]
         relevant = speaks_for[None, :] == centre[:, None]
         low = np.stack([np.where(relevant, bounds.low, np.inf) for bounds, _ in forms])
@@ -190,8 +191,7 @@ def _without(run: CertifiedRun, rows: NDArray[np.intp]) -> CertifiedRun:
     """The same run with these rows taken as right."""
     if not isinstance(run.threat, Catalogued):
         raise UserError("Rules cannot be lifted from single rows; ask with verified=False.")
-    threat = Settled(run.threat, rows)
-    return certify_training(run.network, run.data, threat, run.training, run.engine, **settings_of(run), attacked=False)
+    return certify(replace(run.request, threat=Settled(run.threat, rows), attack=None))
 
 
 def _plain(value: Any) -> Any:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from mibp_cert.certify.loop import certify_training
-from mibp_cert.certify.run import CertifiedRun, Training
+from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
+from mibp_cert.doors import certify_training
 from mibp_cert.errors import Diverged, UserError
-from mibp_cert.nets import Network
+from mibp_cert.nets import Network, Training
 from mibp_cert.parallel.sweep import spread
 from mibp_cert.threats import Threat
 
@@ -65,8 +65,8 @@ def line(run: CertifiedRun) -> tuple[Any, ...]:
     """The figures of a run in the order of `COLUMNS`; for a regression, mean absolute errors and the mean width of the ranges."""
     certified = rate = None
     attacked, clean = (None if v is None else 100.0 * v for v in (run.attacked_accuracy, run.nominal_accuracy))
-    if run.test is not None and isinstance(run.data, Split):
-        certified = 100.0 * run.test.certified_accuracy(run.data.test.y)
+    if run.test is not None:
+        certified = 100.0 * (run.certified_test_accuracy or 0.0)
         rate = 100.0 * run.test.certification_rate()
     elif run.test_ranges is not None:
         names = ("certified_error", "range_mean", "attacked_error", "nominal_error")

@@ -16,12 +16,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mibp_cert.certify.loop import certify_training
-from mibp_cert.certify.run import Training
-from mibp_cert.data import Split
+from mibp_cert.data import Split, Task
+from mibp_cert.doors import certify_training
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import Diverged, SoundnessError, UserError
-from mibp_cert.nets import Network
+from mibp_cert.nets import Network, Training
 from mibp_cert.parallel.sweep import spread
 from mibp_cert.threats import All, Budget, Catalogued, LabelFlips, Nothing, Threat
 
@@ -204,15 +203,15 @@ def tolerance(
     >>> found.largest < found.smallest
     True
     """
-    if not isinstance(data, Split) or data.train.targets is not None:
+    if not isinstance(data, Split) or data.test is None or data.train.task is Task.NUMBERS:
         raise UserError("Tolerance is about the classes of test points; these data have none.")
     if share is None and points is None:
         share = 0.9
     if share is not None and not 0 < share <= 1:
         raise UserError(f"The share of test points must be above 0 and at most 1, got {share}.")
     wanted = [] if points is None else [int(p) for p in points]
-    if any(not 0 <= p < len(data.test) for p in wanted):
-        raise UserError(f"Test points are numbered from 0 to {len(data.test) - 1}; got {wanted}.")
+    if any(not 0 <= p < len(data.tested) for p in wanted):
+        raise UserError(f"Test points are numbered from 0 to {len(data.tested) - 1}; got {wanted}.")
     if "select" in options:
         raise UserError("The training must be the same for every value; leave the epoch at the last one.")
     counted = bool(getattr(family, "whole", False)) if whole is None else whole
@@ -241,7 +240,7 @@ def tolerance(
         largest,
         smallest,
         tuple(sorted(search.tried)),
-        data.test.index,
+        data.tested.index,
     )
 
 
@@ -266,11 +265,11 @@ def _one(
     try:
         run = certify_training(network, data, family(value), training, engine, **options)
     except Diverged:
-        nothing = np.zeros(len(data.test), dtype=bool)
+        nothing = np.zeros(len(data.tested), dtype=bool)
         return Tried(value, nothing, nothing)
     assert run.test is not None
     assert run.nominal is not None
-    changed = np.zeros(len(data.test), dtype=bool)
+    changed = np.zeros(len(data.tested), dtype=bool)
     if run.attack is not None:
         changed = run.attack.attacked_classes(run.nominal) != run.nominal
     return Tried(value, run.test.certified, changed)

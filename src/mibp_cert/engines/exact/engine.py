@@ -11,25 +11,25 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.engines.base import Box, Engine, StepReport
+from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
 from mibp_cert.engines.exact.encode import Encoder, Symbolic
-from mibp_cert.engines.exact.solve import End, SolverSettings, Task, bound_outputs
-from mibp_cert.engines.interval import enclose
-from mibp_cert.engines.rounding import Array
+from mibp_cert.engines.exact.solve import End, Task, bound_outputs
+from mibp_cert.engines.interval import IntervalEngine, enclose
+from mibp_cert.engines.rounding import Array, Interval
+from mibp_cert.engines.settings import EngineSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
-from mibp_cert.nets import Step
+from mibp_cert.nets import Layout, Step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.solvers import FEASIBILITY, Capability, solver_named
 
 log = logging.getLogger(__name__)
-Progress = Callable[[int, int], None]
-"""`progress(done, total)` in objectives of the current step."""
 
 TREATMENTS = ((2e-3, False), (1e-4, False), (1e-4, True))
 """(tolerance of the slack, keep true bilinear terms), from coarse to fine."""
@@ -41,13 +41,15 @@ def treatments(settings: SolverSettings) -> list[tuple[float, bool]]:
     return [treatment for treatment in TREATMENTS if native or not treatment[1]]
 
 
+@final
 class MibpEngine(Engine):
     """See the module's text."""
 
     name = "mibp"
+    prediction = "exact"
     soundness = "solver-tolerance"
-    default_prediction = "exact"
     operations = frozenset(Encoder(0.0).table)
+    exact_threats = True
 
     def __init__(
         self,
@@ -57,22 +59,34 @@ class MibpEngine(Engine):
         progress: Progress | None = None,
         pool: WorkerPool | None = None,
     ) -> None:
-        if unroll != int(unroll) or unroll < 1:
-            raise UserError(f"unroll must be a whole number ≥ 1, got {unroll}.")
-        self.settings = settings or SolverSettings()
-        self.unroll = unroll
+        self.settings, self.unroll = settings or SolverSettings(), unroll
         self.progress = progress or (lambda done, total: None)
         self.pool = pool or WorkerPool(self.settings.jobs, self.settings.parallel)
         self._treatments = treatments(self.settings)
 
+    @classmethod
+    def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
+        return cls(settings.solver, unroll=settings.unroll, progress=progress)
+
+    @classmethod
+    def check_settings(cls, settings: EngineSettings) -> None:
+        solver_named(settings.solver.solver)
+
     def close(self) -> None:
         self.pool.close()
 
-    def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
+    def check_threat(self, threat: ThreatSet) -> None:
+        if threat.bilinear and not solver_named(self.settings.solver).supports(Capability.BILINEAR):
+            raise UserError(
+                f"The threat multiplies unknowns, which the solver '{self.settings.solver}' cannot do; choose scip or gurobi, or "
+                "another engine."
+            )
+
+    def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
         start = time.perf_counter()
 
         def declare(encoder: Encoder) -> dict[str, Symbolic]:
-            return declare_training(encoder, box, step, threat)
+            return declare_training(encoder, state, step, threat)
 
         found, report = bound_graph(
             step.graph, declare, self._treatments, self.settings, self.pool, progress=self.progress
@@ -80,8 +94,78 @@ class MibpEngine(Engine):
         report.seconds = time.perf_counter() - start
         return Box(found.lower, found.upper), report
 
+    def validating(self) -> Engine:
+        return IntervalEngine()
 
-def declare_training(encoder: Encoder, box: Box, step: Step, threat: ThreatSet) -> dict[str, Symbolic]:
+    def bound(
+        self, make: Maker, layout: Layout, state: ParameterSet, inputs: Inputs, wanted: Wanted | None = None
+    ) -> tuple[Interval, StepReport]:
+        """Intervals first, then the solver for what they leave open: for rows with an element that is not yet known well enough,
+        every wanted element of them."""
+        wanted = wanted or Wanted()
+        known, report = IntervalEngine().bound(make, layout, state, inputs)
+        asked = np.ones(known.low.shape, dtype=bool) if wanted.elements is None else wanted.elements
+        if wanted.enough is not None:
+            low = np.where(known.sound, known.low, -np.inf)
+            asked = asked & (asked & ~wanted.enough(low)).any(axis=1, keepdims=True)
+        elif not known.sound.all():
+            return known, report
+        if not (asked.any() and state.usable):
+            return known, report
+        rows = np.flatnonzero(asked.any(axis=1)) if wanted.enough is not None else np.arange(len(inputs.x))
+        if inputs.members is None and len(rows) < len(inputs.x):
+            found, report = self._solve(make, layout, state, inputs.take(rows), asked[rows], wanted)
+        else:
+            found, report = self._solve(make, layout, state, inputs, asked, wanted)
+        low, high = np.array(known.low), np.array(known.high)
+        low[asked] = np.maximum(low[asked], found.low)
+        if wanted.enough is None:
+            high[asked] = np.minimum(high[asked], found.high)
+        return Interval(low, high), report
+
+    def _solve(
+        self,
+        make: Maker,
+        layout: Layout,
+        state: ParameterSet,
+        inputs: Inputs,
+        asked: NDArray[np.bool_],
+        wanted: Wanted,
+    ) -> tuple[Interval, StepReport]:
+        """Proven bounds of the elements asked for, one after the other."""
+
+        def declare(encoder: Encoder) -> dict[str, Symbolic]:
+            return declare_inputs(encoder, layout, state, inputs)
+
+        def is_open(found: Brackets) -> NDArray[np.bool_]:
+            # A true value that is too small settles the element as well: its bound cannot be large enough.
+            assert wanted.enough is not None
+            return ~wanted.enough(found.lower) & wanted.enough(found.inner_low)
+
+        elements = np.flatnonzero(asked.ravel())
+        found, report = bound_graph(
+            make(len(inputs.x)),
+            declare,
+            self._treatments,
+            self.settings,
+            self.pool,
+            elements=elements,
+            is_open=None if wanted.enough is None else is_open,
+            both=wanted.enough is None,
+        )
+        return Interval(found.lower[elements], found.upper[elements]), report
+
+
+def declare_inputs(encoder: Encoder, layout: Layout, state: ParameterSet, inputs: Inputs) -> dict[str, Symbolic]:
+    """Inputs of a graph over parameters and `x`: the parameter box, and the rows with their own threat's constraints."""
+    found = {name: encoder.box(tensor.low, tensor.high) for name, tensor in state.tensors(layout).items()}
+    if inputs.members is None:
+        return {**found, "x": encoder.box(inputs.x, inputs.x)}
+    x, _ = inputs.members.constraints(encoder.builder, np.arange(len(inputs.x), dtype=np.intp))
+    return {**found, "x": encoder.declare(x, inputs.range.low, inputs.range.high)}
+
+
+def declare_training(encoder: Encoder, box: ParameterSet, step: Step, threat: ThreatSet) -> dict[str, Symbolic]:
     """Inputs of a training graph: the parameter box and the threat's own constraints on the step's rows."""
     x, y = threat.constraints(encoder.builder, step.rows)
     hull = threat.hull()

@@ -19,37 +19,11 @@ from scipy import sparse
 from mibp_cert.engines.exact.encode import Encoder, Symbolic
 from mibp_cert.engines.exact.polish import Point, polish
 from mibp_cert.engines.rounding import Array
-from mibp_cert.errors import UserError
+from mibp_cert.engines.settings import SolverSettings
 from mibp_cert.graph import Graph
 from mibp_cert.parallel import WorkerPool, split
 from mibp_cert.solvers import FEASIBILITY, Bound, Limits, Objective, Program, Status, failed, solver_named
 from mibp_cert.solvers.program import Affine, Index, with_columns
-
-
-@dataclass(frozen=True)
-class SolverSettings:
-    """How the programs are solved: which solver, to which honest gap, and within which limits."""
-
-    solver: str = "scip"
-    gap: float = 0.01
-    """Honest gap asked for, relative to the output's radius."""
-    floor: float = 1e-9
-    """Radius below which the gap is measured absolutely."""
-    seconds_per_program: float = math.inf
-    nodes_per_program: int | None = None
-    seconds_per_step: float = math.inf
-    jobs: int | None = None
-    parallel: str = "local"
-    """Where programs are solved: "local", the address of a Dask scheduler, or "ray"; see `WorkerPool`."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("gap", 0.0), ("floor", 0.0), ("seconds_per_program", 0.0), ("seconds_per_step", 0.0)):
-            if not getattr(self, name) >= least:
-                raise UserError(f"{name} must be at least {least:g}, got {getattr(self, name)}.")
-        for name, low in (("nodes_per_program", 0), ("jobs", 1)):
-            value = getattr(self, name)
-            if value is not None and (value != int(value) or value < low):
-                raise UserError(f"{name} must be a whole number of at least {low}, got {value}.")
 
 
 @dataclass(frozen=True, eq=False)

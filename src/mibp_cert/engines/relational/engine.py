@@ -9,186 +9,68 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Self, final
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
 
-from mibp_cert.engines.base import Box, Engine, StepReport
+from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
 from mibp_cert.engines.relational.buffers import Buffers
 from mibp_cert.engines.relational.forms import Form, Symbols, upward
+from mibp_cert.engines.relational.outputs import data_forms, linear_part
 from mibp_cert.engines.relational.rules import AffineRules
+from mibp_cert.engines.relational.sets import CaseSet, RelationalSet, cases_of, states_of
 from mibp_cert.engines.rounding import Array, Interval
+from mibp_cert.engines.settings import EngineSettings, RelationalSettings
 from mibp_cert.errors import UserError
-from mibp_cert.graph import Graph, check_support, interpret
-from mibp_cert.nets import Layout, Step
-from mibp_cert.sets import Noise, ThreatSet
+from mibp_cert.graph import Graph
+from mibp_cert.nets import Layout, Network, Step
+from mibp_cert.sets import ThreatSet
 
 SLOPES = (1.0 / 64.0, 1024.0)
 """Slope caps worth trying; below, a gate might as well have none, above, the admissible slopes decide."""
+LAYERS_AT_ONCE = 4
+"""Layers whose generators are alive at the same time."""
 
 
-@dataclass(frozen=True, eq=False)
-class RelationalSet(Box):
-    """A box with generators: `centre + linear·ε`, slack in `slack`; the first `data` columns are the data's noise."""
-
-    middle: Array
-    linear: Array
-    slack: Array
-    noise: Noise
-    slope: float = 1.0
-    """Slope cap that the last step chose; the next search starts there."""
-    gates: NDArray[np.bool_] | None = None
-    """Which symbols beyond the data's came from gates; the others are remainders (second order, relu bands, rounding)."""
-
-    @property
-    def data(self) -> int:
-        return self.noise.symbols
-
-    def first(self, count: int) -> RelationalSet:
-        return replace(
-            self,
-            lower=self.lower[:count],
-            upper=self.upper[:count],
-            middle=self.middle[:count],
-            linear=self.linear[:count],
-            slack=self.slack[:count],
-        )
-
-    def arrays(self) -> dict[str, Array]:
-        gates = np.zeros(self.linear.shape[1] - self.data, dtype=bool) if self.gates is None else self.gates
-        return {
-            **super().arrays(),
-            "middle": self.middle,
-            "linear": self.linear,
-            "slack": self.slack,
-            "slope": np.array(self.slope),
-            "gates": gates.astype(np.float64),
-        }
-
-    @classmethod
-    def of_arrays(cls, arrays: Mapping[str, Array], noise: Noise) -> RelationalSet:
-        """The inverse of `arrays`, for the same noise."""
-        names = ("lower", "upper", "middle", "linear", "slack")
-        lower, upper, middle, linear, slack = (arrays[name] for name in names)
-        slope, gates = float(arrays["slope"]), arrays["gates"] != 0
-        return cls(lower, upper, middle, linear, slack, noise, slope, gates)
-
-    def residual(self, theta: Array, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-        """What is left of `θ` after the known data noise: `θ − c − G_data·ε`, in extended precision."""
-        known = self.linear[:, : self.data].astype(np.longdouble) @ epsilon.astype(np.longdouble)
-        return theta.astype(np.longdouble) - self.middle.astype(np.longdouble) - known
-
-    def cover(self) -> Array:
-        """How large a residual the other symbols and the slack admit."""
-        return upward(np.abs(self.linear[:, self.data :]).sum(axis=1) + self.slack, self.linear.shape[1])
-
-    def composition(self) -> dict[str, float]:
-        """What the mean radius consists of: the data's first order, gates, and remainders."""
-        sizes = np.abs(self.linear).sum(axis=0) / len(self.middle)
-        gates = np.zeros(len(sizes) - self.data, dtype=bool) if self.gates is None else self.gates
-        later = sizes[self.data :]
-        return {
-            "data": float(sizes[: self.data].sum()),
-            "gates": float(later[gates].sum()),
-            "remainders": float(later[~gates].sum() + self.slack.mean()),
-        }
-
-    def forms(self, layout: Layout, symbols: Symbols) -> dict[str, Form]:
-        """The named parameters as forms."""
-        forms = {}
-        for i, name in enumerate(layout.names):
-            span, shape = slice(layout.offsets[i], layout.offsets[i + 1]), layout.shapes[i]
-            linear = self.linear[span].reshape(*shape, self.linear.shape[1])
-            linear.flags.writeable = False
-            ends = symbols.support(linear)
-            box = Interval(self.lower[span].reshape(shape), self.upper[span].reshape(shape))
-            forms[name] = Form(
-                symbols,
-                self.middle[span].reshape(shape),
-                linear,
-                self.slack[span].reshape(shape),
-                box,
-                ends[1] if symbols.boxed else symbols.magnitude(linear),
-                reach=ends,
-                tight=True,
-            )
-        return forms
-
-    @classmethod
-    def around(cls, box: Box, noise: Noise) -> RelationalSet:
-        """A box as a set without generators."""
-        if isinstance(box, RelationalSet):
-            return box
-        centre = box.centre
-        slack = upward(np.maximum(box.upper - centre, centre - box.lower))
-        return cls(box.lower, box.upper, centre, np.zeros((len(centre), noise.symbols)), slack, noise)
-
-
-@dataclass(frozen=True, eq=False)
-class CaseSet(Box):
-    """A union of relational sets, one for each case that the threat is split into; the box is their hull."""
-
-    states: tuple[RelationalSet, ...]
-    threats: tuple[ThreatSet, ...]
-
-    @classmethod
-    def of(cls, states: list[RelationalSet], threats: tuple[ThreatSet, ...]) -> CaseSet:
-        lower = np.min([state.lower for state in states], axis=0)
-        # min and max skip nothing: a NaN in any case stays one.
-        return cls(lower, np.max([state.upper for state in states], axis=0), tuple(states), threats)
-
-    def arrays(self) -> dict[str, Array]:
-        cases = {f"case{i}_{name}": a for i, s in enumerate(self.states) for name, a in s.arrays().items()}
-        return {**super().arrays(), **cases}
-
-    def first(self, count: int) -> CaseSet:
-        return CaseSet(self.lower[:count], self.upper[:count], tuple(s.first(count) for s in self.states), self.threats)
-
-
-@dataclass(frozen=True)
-class RelationalSettings:
-    """`symbols`: budget of symbols kept between steps (None: a few hundred beyond the data's own);
-    `search`: candidates per step in the search for the gates' slope (0: the last slope is kept);
-    `cases`: a row budget with at most so many choices of rows is split into one set for each choice (0: never)."""
-
-    symbols: int | None = None
-    search: int = 3
-    cases: int = 128
-
-    def __post_init__(self) -> None:
-        for name in ("symbols", "search", "cases"):
-            value = getattr(self, name)
-            if value is not None and (value != int(value) or value < 0):
-                raise UserError(f"{name} must be a whole number ≥ 0, got {value}.")
-
-
+@final
 class RelationalEngine(Engine):
     """See the module's text."""
 
-    name = "relational"
+    name = prediction = "relational"
     soundness = "rounding-safe"
-    default_prediction = "relational"
     operations = frozenset(AffineRules(Symbols((), 0)).table)
+    own_sets = keeps_symbols = True
 
     def __init__(self, settings: RelationalSettings | None = None) -> None:
         self.settings = settings or RelationalSettings()
         self.buffers = Buffers()
 
-    def advance(self, box: Box, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
+    @classmethod
+    def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
+        return cls(settings.relational)
+
+    def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
         start = time.perf_counter()
-        threats = box.threats if isinstance(box, CaseSet) else threat.cases(self.settings.cases)
-        after: Box
+        before = cases_of(state, threat) if isinstance(state, CaseSet) else []
+        threats = tuple(case.threat for case in before) or threat.cases(self.settings.cases)
+        after: ParameterSet
         if threats:
-            before = box.states if isinstance(box, CaseSet) else [box] * len(threats)
-            after = CaseSet.of([self._advance(b, step, t) for b, t in zip(before, threats, strict=True)], threats)
+            states: list[ParameterSet] = [case.state for case in before] or [state] * len(threats)
+            after = CaseSet.of([self._advance(s, step, t) for s, t in zip(states, threats, strict=True)], threats)
         else:
-            after = self._advance(box, step, threat)
+            after = self._advance(state, step, threat)
         return after, StepReport(seconds=time.perf_counter() - start)
 
-    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> Box:
+    def bound(
+        self, make: Maker, layout: Layout, state: ParameterSet, inputs: Inputs, wanted: Wanted | None = None
+    ) -> tuple[Interval, StepReport]:
+        whole = wanted is not None and wanted.whole
+        found = [linear_part(make, layout, one, inputs, whole=whole)[0] for one in states_of(state)]
+        if not found:
+            raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
+        return Interval.hull(found), StepReport()
+
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
         threats = threat.cases(self.settings.cases)
         if not threats:
             return RelationalSet.of_arrays(arrays, threat.noise())
@@ -197,7 +79,14 @@ class RelationalEngine(Engine):
         ]
         return CaseSet.of([RelationalSet.of_arrays(p, t.noise()) for p, t in zip(parts, threats, strict=True)], threats)
 
-    def _advance(self, box: Box, step: Step, threat: ThreatSet) -> RelationalSet:
+    @classmethod
+    def memory(cls, network: Network, batch: int, symbols: int) -> int:
+        """One generator per symbol and entry: of the parameters, twice, and of the widest layer of the batch, a few times."""
+        size = network.layout.size
+        columns = symbols + size + max(500, 2 * size)
+        return 8 * columns * (3 * size + LAYERS_AT_ONCE * batch * max(network.sizes[1:]))
+
+    def _advance(self, box: ParameterSet, step: Step, threat: ThreatSet) -> RelationalSet:
         state = RelationalSet.around(box, threat.noise() if not isinstance(box, RelationalSet) else box.noise)
         with np.errstate(all="ignore"):
             return _Stepper(state, step, threat, self._budget(state, step), self.buffers).run(self.settings.search)
@@ -227,7 +116,6 @@ class _Stepper:
         kinks = {node.operands[0] for node in nodes if node.op == "relu"}
         gates = [i for i, n in enumerate(nodes) if n.op == "gate" and n.operands[0] not in kinks]
         self.rules = AffineRules(self.symbols, frozenset(id(nodes[i]) for i in gates))
-        check_support(self.graph, self.rules.table, "relational")
         self.arguments = [nodes[i].operands[0] for i in gates]
         sloped = self.graph.descendants(gates)
         # A kink's gate comes right after its argument, so that the relu may overwrite the argument's generators.
@@ -356,57 +244,3 @@ class _Stepper:
             cap,
             np.concatenate([gates[kept], np.zeros(layout.size, dtype=bool)]),
         )
-
-
-def symbols_of(state: RelationalSet) -> Symbols:
-    """The symbols of a set, ready for new ones."""
-    symbols = Symbols(state.noise.blocks, state.data)
-    symbols.count = state.linear.shape[1]
-    return symbols
-
-
-def input_form(state: RelationalSet, noise: Noise | None, start: int, rows: NDArray[np.intp], box: Interval) -> Form:
-    """Rows of inputs as a form over the set's symbols: known numbers, or `noise` whose symbols begin at number `start`."""
-    symbols = symbols_of(state)
-    if noise is None:
-        return Form.constant(symbols, box[rows])
-    moved = sparse.hstack([sparse.csr_matrix((noise.x_linear.shape[0], start)), noise.x_linear], format="csr")
-    return _rows(symbols, noise.x_centre, moved, rows, box)
-
-
-def bound_outputs(graph: Graph, state: RelationalSet, layout: Layout, x: Form) -> Form:
-    """The one output of a graph over the parameters and inputs `x`, as a form over the set's symbols."""
-    symbols = x.symbols
-    rules = AffineRules(symbols)
-    inputs = {**state.forms(layout, symbols), "x": x}
-    with np.errstate(all="ignore"):
-        values = interpret(graph, dict.fromkeys(rules.table, rules.apply), inputs, engine="relational")
-        (number,) = graph.outputs.values()
-        return values[number].tighten()
-
-
-def data_forms(symbols: Symbols, noise: Noise, step: Step, threat: ThreatSet) -> dict[str, Form]:
-    """Features and labels of the step's rows as forms over the data's symbols."""
-    hull = threat.hull()
-    return {
-        "x": _rows(symbols, noise.x_centre, noise.x_linear, step.rows, Interval(hull.x_low, hull.x_high)),
-        "y": _rows(symbols, noise.y_centre, noise.y_linear, step.rows, Interval(hull.y_low, hull.y_high)),
-    }
-
-
-def _rows(symbols: Symbols, centre: Array, linear: Any, rows: NDArray[np.intp], hull: Interval) -> Form:
-    shape = (len(rows), centre.shape[1])
-    cells = (rows[:, None] * centre.shape[1] + np.arange(centre.shape[1])).ravel()
-    part = linear[cells]
-    count = np.diff(part.indptr)
-    box = hull[rows]
-    zero = np.zeros(shape)
-    if part.nnz == 0:
-        return Form.constant(symbols, box)
-    if count.max() <= 1 and len(np.unique(part.indices)) == part.nnz:
-        own, weight = np.full(len(cells), -1, dtype=np.intp), np.zeros(len(cells))
-        own[count == 1], weight[count == 1] = part.indices, part.data
-        raw = upward(np.abs(weight) * np.where(own < 0, 0.0, symbols.largest[own]), 1).reshape(shape)
-        return Form(symbols, centre[rows], None, zero, box, raw, own.reshape(shape), weight.reshape(shape), tight=True)
-    dense = part.toarray().reshape(*shape, -1)
-    return Form(symbols, centre[rows], dense, zero, box, symbols.magnitude(dense), tight=True)

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.certify import AttackSettings, CertifiedRun, Selection, Training, certify_training
+from mibp_cert.certify import AttackSettings, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_accuracies
 from mibp_cert.data import Split, load, npha
-from mibp_cert.engines.exact.solve import SolverSettings
-from mibp_cert.nets import Network, effective_batch_size, steps_per_epoch
+from mibp_cert.doors import certify_training
+from mibp_cert.engines import SolverSettings
+from mibp_cert.nets import Network, Training, effective_batch_size, steps_per_epoch
 from mibp_cert.parallel.sweep import arrivals
 from mibp_cert.studies.reproduce.paper import Cell, Table
 
@@ -220,12 +221,12 @@ def run_unit(unit: Unit, options: Options, data: Split) -> dict[str, Any]:
         "learning_rate": rates[best],
         "clean": 100.0 * (run.nominal_accuracy or 0.0),
         "attacked": 100.0 * (run.attacked_accuracy or 0.0),
-        "certified": 100.0 * run.test.certified_accuracy(data.test.y),
+        "certified": 100.0 * run.test.certified_accuracy(data.tested.y),
         "rate": 100.0 * run.test.certification_rate(),
         "radius": float(run.bounds.radius.mean()),
         "seconds": time.perf_counter() - start,
         "histogram": counts.tolist(),
-        "majority": 100.0 * float(np.mean(data.test.y == majority)),
+        "majority": 100.0 * float(np.mean(data.tested.y == majority)),
         "constant": bool(counts.max() >= CONSTANT * counts.sum()),
     }
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.certify import CertifiedRun, Training, certify_training
+from mibp_cert.certify import CertifiedRun
 from mibp_cert.data import two_moons
-from mibp_cert.engines.exact.solve import SolverSettings
-from mibp_cert.nets import Network
+from mibp_cert.doors import certify_training
+from mibp_cert.engines import SolverSettings
+from mibp_cert.nets import Network, Training
 from mibp_cert.studies.reproduce.paper import BRANCHES, DEPTH, RUNTIME, WIDTH
 from mibp_cert.studies.reproduce.runner import Options
 from mibp_cert.threats import LInf

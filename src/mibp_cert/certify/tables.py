@@ -1,0 +1,85 @@
+"""Answers about rows as a table: the certified class or the range, the attack beside it, and why a row abstains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mibp_cert.certify.attack import Attack, AttackSettings, attack
+from mibp_cert.certify.predict import Predictions, nominal_classes, nominal_outputs
+from mibp_cert.certify.run import CertifiedRun
+from mibp_cert.data import Task
+from mibp_cert.engines import Inputs
+from mibp_cert.errors import SoundnessError
+
+ABSTAIN_WORD = "abstain"
+POSSIBLE = "another class is possible: an attack on the data shows it"
+OPEN = "not proven: no attack changed it, but the bounds leave it open"
+UNTRIED = "not proven: the bounds leave it open"
+
+
+def _diverged(run: CertifiedRun) -> str:
+    return f"the bounds diverged at step {run.diverged}"
+
+
+def reasons(
+    run: CertifiedRun, answer: Predictions, nominal: NDArray[np.intp], attacked: NDArray[np.intp] | None
+) -> list[str]:
+    """Why each row abstains; empty text where its class is certified. `nominal`: classes of the clean model, `attacked`: classes
+    under attack, if there was one."""
+    if not run.reached:
+        return [_diverged(run)] * len(answer.classes)
+    words: Any = UNTRIED if attacked is None else np.where(attacked != nominal, POSSIBLE, OPEN)
+    return [str(text) for text in np.where(answer.certified, "", words)]
+
+
+def attack_rows(run: CertifiedRun, inputs: Inputs, settings: AttackSettings | None = None) -> Attack:
+    """Attack the predictions of these rows through the training data of the run."""
+    plan, members = run.request.plan, run.request.members
+    nominal = None if run.train.task is Task.NUMBERS else nominal_classes(run.network, run.theta, inputs.x)
+    taken = plan.steps[: run.steps]
+    found = attack(run.network, taken, plan.begin, members, inputs, nominal, run.bounds, settings)
+    return found.in_units(run.train)
+
+
+def class_table(
+    run: CertifiedRun, inputs: Inputs, answer: Predictions, found: Attack | None, index: Any
+) -> pd.DataFrame:
+    """One line per row: `class` (or the word "abstain", whatever the classes are), whether it is `certified`, bounds of the
+    margin of the class at the centre, the clean model's class, the attacked one, and the `reason` for abstaining."""
+    nominal = nominal_classes(run.network, run.theta, inputs.x)
+    attacked = None if found is None else found.attacked_classes(nominal)
+    names = np.array(run.train.classes, dtype=object)
+    if found is not None and (answer.certified & (found.classes != answer.classes).any(axis=0)).any():
+        raise SoundnessError("An attack contradicts a certified class: the bounds are not sound; report this.")
+    return pd.DataFrame(
+        {
+            "class": [names[c] if c >= 0 else ABSTAIN_WORD for c in answer.classes],
+            "certified": answer.certified,
+            "margin_low": answer.margin,
+            "margin_high": answer.margin_high,
+            "nominal_class": names[nominal],
+            **({} if attacked is None else {"attacked_class": names[attacked]}),
+            "reason": reasons(run, answer, nominal, attacked),
+        },
+        index=index,
+    )
+
+
+def range_table(
+    run: CertifiedRun, inputs: Inputs, method: str | None, found: Attack | None, index: Any
+) -> pd.DataFrame:
+    """Regression: one line per row, in the target's units: the clean prediction, its proven range, and what attacks reach."""
+    ranges = run.ranges_of(inputs, method)
+    table = {
+        "nominal": run.train.in_units(nominal_outputs(run.network, run.theta, inputs.x))[:, 0],
+        "low": ranges.outputs.low[:, 0],
+        "high": ranges.outputs.high[:, 0],
+    }
+    if found is not None:
+        table["attacked_low"], table["attacked_high"] = found.outputs.low[:, 0], found.outputs.high[:, 0]
+    reason = np.where(np.isfinite(ranges.outputs.low[:, 0]), "", _diverged(run) if not run.reached else UNTRIED)
+    return pd.DataFrame({**table, "reason": reason}, index=index)
