@@ -13,11 +13,10 @@ import numpy as np
 from mibp_cert import LInf, Network, RelationalSet, Training, two_moons
 from mibp_cert.certify import predict
 from mibp_cert.certify.attack import attack
-from mibp_cert.certify.loop import plan_steps
 from mibp_cert.certify.predict import nominal_classes
-from mibp_cert.engines.base import Box
+from mibp_cert.engines import Box, Inputs
 from mibp_cert.engines.relational.engine import RelationalEngine
-from mibp_cert.nets import train_step
+from mibp_cert.nets import Plan, train_step
 
 
 def main() -> None:
@@ -29,7 +28,7 @@ def main() -> None:
     parser.add_argument("--logits", type=int, default=2)
     a = parser.parse_args()
     data, network = two_moons(a.seed), Network.mlp([2, 20, a.logits])
-    steps = [step for step, _ in plan_steps(network, Training(epochs=a.epochs, seed=a.seed), data.train, 1)]
+    steps = Plan.of(network, Training(epochs=a.epochs, seed=a.seed), data.train, network.initialise(a.seed)).steps
     threat, engine, theta = LInf(a.eps).bind(data.train), RelationalEngine(), network.initialise(a.seed)
     exact_data, box, plain, trained = LInf(0.0).bind(data.train), Box.point(theta), Box.point(theta), theta
     print(f"TwoMoons, 2–20–{a.logits}, hinge, lr 0.1, ε = {a.eps}, seed {a.seed}")
@@ -43,9 +42,9 @@ def main() -> None:
         if number % a.every == 0:
             assert isinstance(box, RelationalSet)
             nominal = nominal_classes(network, trained, data.test.x)
-            found = attack(network, steps[:number], theta, threat, data.test.x, nominal, box)
+            found = attack(network, steps[:number], theta, threat, Inputs(data.test.x), nominal, box)
             parts = box.composition()
-            certified = predict(network, box, data.test.x, "relational").certified_accuracy(data.test.y)
+            certified = predict(network, box, Inputs(data.test.x), engine).certified_accuracy(data.test.y)
             print(
                 f"{number:5d} {seconds / number:8.3f} {box.radius.mean():12.5f} {parts['data']:10.5f} {parts['gates']:10.5f} "
                 f"{parts['remainders']:11.5f} {plain.radius.mean():10.1e} {100 * np.mean(nominal == data.test.y):8.1f} "

@@ -19,11 +19,11 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 from mibp_cert import Dataset, LInf, Network, Training, two_moons
-from mibp_cert.certify.loop import plan_steps
 from mibp_cert.engines import RelationalSettings
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational.engine import RelationalEngine
+from mibp_cert.nets import Plan
 
 
 def breast_cancer() -> Dataset:
@@ -36,7 +36,7 @@ def seconds(engine: Engine, network: Network, data: Dataset, epochs: int, batch:
     """Seconds of every step."""
     training = Training(epochs=epochs, batch_size=batch, seed=0)
     threat, box, spent = LInf(0.01).bind(data), Box.point(network.initialise(0)), []
-    for step, _ in plan_steps(network, training, data, 1):
+    for step in Plan.of(network, training, data, network.initialise(training.seed)).steps:
         box, report = engine.advance(box, step, threat)
         spent.append(report.seconds)
     return spent

@@ -11,10 +11,9 @@ from itertools import product
 import numpy as np
 
 from mibp_cert import Budget, LInf, Network, RelationalSettings, Training, two_moons
-from mibp_cert.certify.loop import plan_steps
-from mibp_cert.engines.base import Box
+from mibp_cert.engines import Box
 from mibp_cert.engines.relational.engine import RelationalEngine
-from mibp_cert.nets import train_step
+from mibp_cert.nets import Plan, train_step
 
 
 def main() -> None:
@@ -39,7 +38,8 @@ def main() -> None:
     boxes: dict[str, Box] = dict.fromkeys(engines, Box.point(theta))
     print(f"TwoMoons, 2–20–2, hinge, lr 0.1, one row within {a.eps:g}, seed {a.seed}, slope search {a.search}")
     print("epoch  enumerated     split  ratio     s     joint  ratio     s      free")
-    for epoch, (step, _) in enumerate(plan_steps(network, Training(epochs=a.epochs, seed=a.seed), data, 1), start=1):
+    plan = Plan.of(network, Training(epochs=a.epochs, seed=a.seed), data, network.initialise(a.seed))
+    for epoch, step in enumerate(plan.steps, start=1):
         spent = {}
         for name, engine in engines.items():
             boxes[name], report = engine.advance(boxes[name], step, free if name == "free" else threat)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mibp_cert.data import Dataset
+from mibp_cert.engines import PREDICTIONS, Engine, EngineSettings, MibpEngine, SolverSettings
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
@@ -31,6 +32,12 @@ def pool() -> Iterator[WorkerPool]:
     """Worker processes shared by the tests."""
     with WorkerPool(2) as workers:
         yield workers
+
+
+def predictor(method: str, pool: WorkerPool | None = None, settings: SolverSettings | None = None) -> Engine:
+    """The engine that bounds predictions by this method, with the tests' own workers."""
+    kind = PREDICTIONS[method]
+    return MibpEngine(settings, pool=pool) if kind is MibpEngine else kind.of(EngineSettings())
 
 
 def small_data(rng: np.random.Generator, rows: int = 6, features: int = 2, classes: int = 2) -> Dataset:

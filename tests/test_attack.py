@@ -12,13 +12,12 @@ import pytest
 from mibp_cert import collective, fair
 from mibp_cert.certify import ABSTAIN, AttackSettings
 from mibp_cert.certify.attack import attack, check_certificates
-from mibp_cert.certify.loop import plan_steps
 from mibp_cert.certify.predict import nominal_classes
 from mibp_cert.data import Dataset, Split, two_moons
 from mibp_cert.doors import certify_training
-from mibp_cert.engines.base import Box
+from mibp_cert.engines import Box, Inputs
 from mibp_cert.errors import SoundnessError, UserError
-from mibp_cert.nets import Network, Training, run_steps
+from mibp_cert.nets import Network, Plan, Training, run_steps
 from mibp_cert.threats import LInf
 
 NETWORK = Network.mlp([2, 6, 2])
@@ -49,12 +48,12 @@ def test_attacked_models_lie_in_the_bounds_and_fill_a_part_of_them(run: Any) -> 
 def test_the_linear_part_beats_random_members() -> None:
     """At the same number of datasets, the attack reaches a larger radius than sampling does."""
     threat = LInf(0.02).bind(DATA.train)
-    steps = [step for step, _ in plan_steps(NETWORK, TRAINING, DATA.train, 1)]
+    steps = Plan.of(NETWORK, TRAINING, DATA.train, NETWORK.initialise(0)).steps
     theta0 = NETWORK.initialise(0)
     nominal = nominal_classes(NETWORK, run_steps(steps, theta0, DATA.train.x, DATA.train.one_hot), DATA.test.x)
-    aimed = attack(NETWORK, steps, theta0, threat, DATA.test.x, nominal, None, AttackSettings(0, 40, 40, 2))
+    aimed = attack(NETWORK, steps, theta0, threat, Inputs(DATA.test.x), nominal, None, AttackSettings(0, 40, 40, 2))
     drawn = attack(
-        NETWORK, steps, theta0, threat, DATA.test.x, nominal, None, AttackSettings(len(aimed.theta), 0, 0, 0)
+        NETWORK, steps, theta0, threat, Inputs(DATA.test.x), nominal, None, AttackSettings(len(aimed.theta), 0, 0, 0)
     )
     assert aimed.inner().radius.mean() > 1.2 * drawn.inner().radius.mean()
     assert threat.contains(*aimed.witness)
@@ -68,7 +67,7 @@ def test_the_witness_can_be_saved_and_does_what_it_says(run: Any, tmp_path: Path
     with np.load(path) as saved:
         x, y = saved["x"], saved["y"]
     assert LInf(0.02).bind(DATA.train).contains(x, y)
-    steps = [step for step, _ in plan_steps(NETWORK, TRAINING, DATA.train, 1)]
+    steps = Plan.of(NETWORK, TRAINING, DATA.train, NETWORK.initialise(0)).steps
     trained = run_steps(steps, NETWORK.initialise(0), x, y)
     flips = (nominal_classes(NETWORK, trained, DATA.test.x) != run.nominal).sum()
     assert flips == run.attack.flips
@@ -87,7 +86,7 @@ def test_best_validation_certifies_exactly_that_many_steps() -> None:
     run = certify_training(NETWORK, DATA, LInf(0.1), replace(TRAINING, epochs=8), "interval", select="best-validation")
     best = int(np.argmax([record.validation_certified or 0 for record in run.history]))
     assert run.steps == 2 * (best + 1)
-    steps = [step for step, _ in plan_steps(NETWORK, replace(TRAINING, epochs=8), DATA.train, 1)][: run.steps]
+    steps = run.request.plan.steps[: run.steps]
     np.testing.assert_array_equal(run.theta, run_steps(steps, NETWORK.initialise(0), DATA.train.x, DATA.train.one_hot))
     assert run.bounds.contains(run.theta)
     assert run.to_json()["steps"] == run.steps

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mibp_cert.certify.bounds import enclose
 
 import torch_oracle
 from breadth import NAMES, Problem, problem
@@ -166,7 +165,7 @@ def test_parameters_without_their_velocities_are_still_explained_by_the_noise(na
     assert isinstance(state, RelationalSet)
     noise, x = threat.noise(), rng.normal(size=(6, p.network.features))
     radius = noise.x_linear.max(axis=1).toarray().reshape(p.data.x.shape)
-    outputs = enclose(p.network.forward_graph, p.network.layout, state, Inputs(x), "relational")
+    outputs, _ = RelationalEngine().bound(p.network.forward_graph, p.network.layout, state, Inputs(x))
     for data, labels in _members(threat, state, rng, 30):
         theta = run_steps(p.steps(), p.begin, data, labels)[:size]
         epsilon = ((data - noise.x_centre) / radius).ravel()

@@ -17,7 +17,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mibp_cert as mc
 from mibp_cert import CertifiedClassifier, CertifiedRegressor
-from mibp_cert.certify.loop import attack_steps
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.errors import UserError
 from mibp_cert.nets import run_steps
@@ -82,7 +81,7 @@ def test_certified_classes_are_those_of_every_model_really_trained() -> None:
     X, y = table()
     model = linear(threat=DOUBT).fit(X, y)
     run, rng = model.run_, np.random.default_rng(1)
-    steps, begin = attack_steps(run)
+    steps, begin = run.request.plan.steps[: run.steps], run.request.plan.begin
     classes, known = model.predict(X), model.certify(X, attack=False)
     complete = X.fillna({"age": 44.0, "mood": "fair"})
     for x, labels in run.threat.bind(run.train).sample(rng, 30):
@@ -109,7 +108,7 @@ def test_ranges_of_a_regression_hold_for_every_model_really_trained() -> None:
         X, y
     )
     run, column = model.run_, model.run_.train.target
-    steps, begin = attack_steps(run)
+    steps, begin = run.request.plan.steps[: run.steps], run.request.plan.begin
     low, high = model.predict_interval(X).T
     assert column is not None
     for x, targets in run.threat.bind(run.train).sample(rng, 30):
@@ -141,7 +140,7 @@ def test_target_noise_is_in_the_units_of_the_target(scale: float) -> None:
     )
     run, column = model.run_, model.run_.train.target
     assert column is not None
-    steps, begin = attack_steps(run)
+    steps, begin = run.request.plan.steps[: run.steps], run.request.plan.begin
     beyond = False
     for signs in (np.ones(30), -np.ones(30), np.sign(X[:, 0] - 5), rng.choice([-1.0, 1.0], 30)):
         moved = column.to_feature((y + 5.0 * scale * signs)[:, None])
@@ -310,7 +309,7 @@ def test_labels_that_are_missing_are_counted() -> None:
 
 def retrained(model: Any, X: pd.DataFrame, targets: Any = None) -> Any:
     """The model really trained on another table, encoded by the fitted recipe."""
-    steps, begin = attack_steps(model.run_)
+    steps, begin = model.run_.request.plan.steps[: model.run_.steps], model.run_.request.plan.begin
     x, _ = model.recipe_.apply(X.rename(columns=str))
     return run_steps(steps, begin, x, model.run_.train.one_hot if targets is None else targets)
 

@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mibp_cert.certify.bounds import enclose
 
 from cases import survey
+from conftest import predictor
 from mibp_cert.certify import ABSTAIN, AttackSettings, predict
 from mibp_cert.certify.predict import margin_pairs, nominal_classes, nominal_outputs
 from mibp_cert.data import Split, two_moons
 from mibp_cert.doors import certify_training
 from mibp_cert.engines import Inputs, SolverSettings
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.relational import RelationalSet
-from mibp_cert.engines.relational import linear_part as relational_form
+from mibp_cert.engines.relational import RelationalSet, linear_part
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import SoundnessError, UserError
@@ -60,9 +59,12 @@ def test_no_model_and_no_input_contradicts_a_certified_class(name: str, method: 
         test = survey(10, seed + 50, missing=False)
         inputs = Inputs(test.x, THREATS[name].bind(test))
         settings = SolverSettings(seconds_per_step=20.0)
-        answer = predict(network, box, inputs, method, settings, pool)
+        engine = predictor(method, pool, settings)
+        answer = predict(network, box, inputs, engine)
         pairs, _ = margin_pairs(network)
-        bounds = enclose(partial(network.margin_graph, first=pairs), network.layout, box, inputs, method)
+        bounds, _ = predictor("interval" if method == "exact" else method).bound(
+            partial(network.margin_graph, first=pairs), network.layout, box, inputs
+        )
         decided += int(answer.certified.sum())
         assert inputs.members is not None
         rng = np.random.default_rng(seed)
@@ -109,7 +111,7 @@ def test_the_noise_of_the_data_and_that_of_the_inputs_are_told_apart(training: T
     reach = 1.001 * np.abs(linear).sum(axis=1)
     state = RelationalSet(theta - reach, theta + reach, theta, linear, np.zeros(len(theta)), known)
     pairs, _ = margin_pairs(network)
-    bounds, part = relational_form(partial(network.margin_graph, first=pairs), network.layout, state, inputs)
+    bounds, part = linear_part(partial(network.margin_graph, first=pairs), network.layout, state, inputs)
 
     def margins(data_noise: Any, input_noise: Any) -> Any:
         x = own.x_centre + (own.x_linear @ input_noise).reshape(test.x.shape)
@@ -140,8 +142,8 @@ def test_noise_on_inputs_only_takes_certificates_away_and_exact_is_the_tightest(
     test = survey(20, 7, missing=False)
     found = {}
     for method in ("interval", "crown", "relational", "exact"):
-        plain = predict(network, box, Inputs(test.x), method, SolverSettings(), pool)
-        wide = predict(network, box, Inputs(test.x, LInf(0.05).bind(test)), method, SolverSettings(), pool)
+        plain = predict(network, box, Inputs(test.x), predictor(method, pool))
+        wide = predict(network, box, Inputs(test.x, LInf(0.05).bind(test)), predictor(method, pool))
         assert (wide.margin <= plain.margin + 1e-12).all()
         assert (wide.classes == plain.classes)[wide.certified].all()
         found[method] = wide.margin
@@ -185,7 +187,7 @@ def test_a_wrong_certificate_about_inputs_is_noticed(monkeypatch: pytest.MonkeyP
 def test_a_margin_asked_for_is_kept_by_every_model(margin: float, method: str, pool: WorkerPool) -> None:
     network, box, _, models = _trained(1)
     test = survey(20, 3, missing=False)
-    answer = predict(network, box, test.x, method, SolverSettings(), pool, margin=margin)
+    answer = predict(network, box, Inputs(test.x), predictor(method, pool), margin)
     pairs, speaks_for = margin_pairs(network)
     assert answer.certified.any()
     for theta in models:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import small_data, small_step
+from conftest import predictor, small_data, small_step
 from mibp_cert.certify import ABSTAIN, predict
 from mibp_cert.certify.predict import nominal_classes
 from mibp_cert.data import two_moons
 from mibp_cert.doors import certify_training
-from mibp_cert.engines import SolverSettings
+from mibp_cert.engines import Inputs, IntervalEngine, SolverSettings
 from mibp_cert.engines.base import Box
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network, Training, run_steps
@@ -28,7 +28,7 @@ def test_no_member_of_the_box_contradicts_a_certified_class(sizes: list[int], me
     theta = rng.normal(size=network.layout.size)
     half = 0.25 * rng.random(theta.shape)
     box, x = Box(theta - half, theta + half), rng.normal(size=(20, 2))
-    answer = predict(network, box, x, method, SolverSettings(), pool)
+    answer = predict(network, box, Inputs(x), predictor(method, pool))
     assert answer.certified.any()
     assert not answer.certified.all()
     corners = np.where(rng.random((3000, len(theta))) < 0.5, box.lower, box.upper)
@@ -45,7 +45,7 @@ def test_exact_certifies_all_that_intervals_do_and_more(pool: WorkerPool) -> Non
     for seed in range(3):
         theta = network.initialise(seed)
         box, x = Box(theta - 0.05, theta + 0.05), rng.normal(size=(25, 2))
-        plain, exact = (predict(network, box, x, m, SolverSettings(), pool) for m in ("interval", "exact"))
+        plain, exact = (predict(network, box, Inputs(x), predictor(m, pool)) for m in ("interval", "exact"))
         assert (exact.classes == plain.classes)[plain.certified].all()
         assert (exact.margin >= plain.margin).all()
         more += int(exact.certified.sum() - plain.certified.sum())
@@ -56,14 +56,14 @@ def test_a_tie_is_not_certified(pool: WorkerPool) -> None:
     network = Network.mlp([1, 2], bias=False)
     theta = np.array([1.0, 1.0])  # both logits equal x
     for method in ("interval", "exact"):
-        answer = predict(network, Box.point(theta), np.array([[1.0]]), method, SolverSettings(), pool)
+        answer = predict(network, Box.point(theta), Inputs(np.array([[1.0]])), predictor(method, pool))
         assert answer.classes.tolist() == [ABSTAIN]
 
 
 def test_zero_logit_is_not_certified() -> None:
-    network = Network.mlp([1, 1], bias=False)
-    assert predict(network, Box.point(np.array([1.0])), np.array([[0.0]])).classes.tolist() == [ABSTAIN]
-    assert predict(network, Box.point(np.array([1.0])), np.array([[2.0], [-2.0]])).classes.tolist() == [1, 0]
+    network, state = Network.mlp([1, 1], bias=False), Box.point(np.array([1.0]))
+    for rows, classes in (([[0.0]], [ABSTAIN]), ([[2.0], [-2.0]], [1, 0])):
+        assert predict(network, state, Inputs(np.array(rows)), IntervalEngine()).classes.tolist() == classes
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -73,19 +73,23 @@ def test_nan_and_infinite_bounds_abstain(bad: float, method: str, pool: WorkerPo
     theta = network.initialise(0)
     upper = theta.copy()
     upper[0] = bad
-    answer = predict(network, Box(theta, upper), np.ones((4, 2)), method, SolverSettings(), pool)
+    answer = predict(network, Box(theta, upper), Inputs(np.ones((4, 2))), predictor(method, pool))
     assert (answer.classes == ABSTAIN).all()
 
 
 def test_inverted_bounds_abstain() -> None:
     network = Network.mlp([2, 3, 2])
     theta = network.initialise(0)
-    assert (predict(network, Box(theta + 1e-9, theta), np.ones((4, 2))).classes == ABSTAIN).all()
+    assert (
+        predict(network, Box(theta + 1e-9, theta), Inputs(np.ones((4, 2))), IntervalEngine()).classes == ABSTAIN
+    ).all()
 
 
 def test_accuracy_counts_all_points() -> None:
     network = Network.mlp([1, 1], bias=False)
-    answer = predict(network, Box.point(np.array([1.0])), np.array([[1.0], [1.0], [-1.0], [0.0]]))
+    answer = predict(
+        network, Box.point(np.array([1.0])), Inputs(np.array([[1.0], [1.0], [-1.0], [0.0]])), IntervalEngine()
+    )
     assert answer.certified_accuracy(np.array([1, 0, 0, 1])) == 0.5
     assert answer.certification_rate() == 0.75
 
@@ -97,9 +101,7 @@ def test_certified_test_points_agree_with_models_trained_on_members(engine: str)
     training = Training(epochs=2, batch_size=8, learning_rate=0.3, seed=2)
     run = certify_training(network, data, LInf(0.05), training, engine, solver=SolverSettings(seconds_per_step=5))
     threat = LInf(0.05).bind(data.train)
-    from mibp_cert.certify.loop import plan_steps
-
-    steps = [step for step, _ in plan_steps(network, training, data.train, 1)]
+    steps = run.request.plan.steps
     theta0 = network.initialise(2)
     assert run.test is not None
     assert run.test.certified.any()

@@ -16,10 +16,10 @@ from cases import survey
 from conftest import small_data
 from mibp_cert import LabelFlips, LInf, Network, Training, Verdict, certify_training, collective, fair, holds, monotone
 from mibp_cert.certify import CertifiedRun, predict
-from mibp_cert.certify.loop import attack_steps
+from mibp_cert.certify.answers import Answers
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.data import Dataset, Split, two_moons
-from mibp_cert.engines import Inputs, RelationalSettings, SolverSettings
+from mibp_cert.engines import Inputs, RelationalEngine, RelationalSettings, SolverSettings
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import UserError
@@ -309,7 +309,7 @@ def test_joint_flips_are_exact_on_finite_threats_and_fewer_than_single_ones(case
     run = _tiny(LabelFlips(1), cases=cases)
     found = collective(run)
     # By hand: each of the eleven datasets, trained, and its flips counted.
-    steps, begin = attack_steps(run)
+    steps, begin = run.request.plan.steps[: run.steps], run.request.plan.begin
     data, flips = run.train, []
     for rows in [(), *combinations(range(len(data)), 1)]:
         y = np.array(data.one_hot)
@@ -347,8 +347,8 @@ def test_joint_flips_count_what_no_symbol_of_the_set_explains() -> None:
     reach = np.abs(linear).sum(axis=1)
     state = RelationalSet(theta - reach, theta + reach, theta, linear, np.zeros(4), noise)
     nominal = nominal_classes(network, theta, x)
-    answer = predict(network, state, Inputs(x), "relational")
-    found = collective(replace(run, theta=theta, bounds=state, test=answer, nominal=nominal, attack=None))
+    answer = predict(network, state, Inputs(x), RelationalEngine())
+    found = collective(replace(run, theta=theta, bounds=state, answers=Answers(answer, nominal=nominal)))
     models = [theta + linear[:, 0] * epsilon for epsilon in np.linspace(-1.0, 1.0, 41)]
     flips = max(int((nominal_classes(network, one, x) != nominal).sum()) for one in models)
     assert flips == 2

@@ -235,8 +235,7 @@ def test_effects_add_up_to_what_the_worst_dataset_takes_from_the_margin() -> Non
     """For one point: the cells' effects, before they are turned into shares, are the support of the linear part."""
     from mibp_cert.certify.predict import margin_pairs
     from mibp_cert.engines import Inputs
-    from mibp_cert.engines.relational import linear_part as relational_form
-    from mibp_cert.engines.relational import states_of
+    from mibp_cert.engines.relational import linear_part, states_of
     from mibp_cert.studies.blame import _taken
 
     for threat in (mc.LInf(0.2), mc.L2(0.3), mc.LabelFlips(), mc.LInf(0.1) & mc.LabelFlips()):
@@ -244,7 +243,7 @@ def test_effects_add_up_to_what_the_worst_dataset_takes_from_the_margin() -> Non
         (state,) = states_of(run.bounds)
         pairs, _ = margin_pairs(run.network)
         inputs = Inputs(np.array([[0.5, 0.25]]))
-        _, linear = relational_form(lambda n, p=pairs: NETWORK.margin_graph(n, p), NETWORK.layout, state, inputs)
+        _, linear = linear_part(lambda n, p=pairs: NETWORK.margin_graph(n, p), NETWORK.layout, state, inputs)
         g = linear.data[0, 0]
         lowest = sum(float(block.support(g[block.symbols])[0]) for block in state.noise.blocks)
         assert _taken(state, g).sum() == pytest.approx(-lowest, rel=1e-9)

@@ -283,7 +283,11 @@ def _settings(run: CertifiedRun, configuration: Mapping[str, Any] | None) -> lis
         ("epochs", f"{training.epochs} asked for; the certificate is about {run.steps} step(s) ({run.select.rule})"),
         ("batch", f"{run.batch_size} of {len(run.train)} rows, {training.batch_mode}"),
         ("initial weights", training.init),
-        ("engine", run.engine + (f", {run.request.settings.unroll} steps in one program" if run.request.settings.unroll > 1 else "")),
+        (
+            "engine",
+            run.engine
+            + (f", {run.request.settings.unroll} steps in one program" if run.request.settings.unroll > 1 else ""),
+        ),
         ("prediction", run.prediction),
         ("solver", solved),
         ("seed", str(training.seed)),
