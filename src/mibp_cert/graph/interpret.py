@@ -1,4 +1,4 @@
-"""Interpretation of a graph: an engine is a table from operations to functions, and this is the only traversal."""
+"""Walks through a graph, forward and backward: an engine is a table from operations to functions, and the walk is not its own."""
 
 from __future__ import annotations
 
@@ -47,6 +47,24 @@ def interpret(
         )
         values.append(value if visit is None else visit(number, node, value))
     return values
+
+
+def backward(
+    graph: Graph, start: Mapping[int, Value], pull: Callable[[int, Node, Value], Iterable[tuple[int, Value]]]
+) -> dict[int, Value]:
+    """From the nodes of `start` back to what they depend on: `pull(number, node, value)` hands pieces of a node's value on to
+    operands, where they are added up; returned is what arrived at nodes that hand nothing on."""
+    pending: dict[int, Any] = dict(start)
+    arrived: dict[int, Value] = {}
+    for number in range(max(pending, default=-1), -1, -1):
+        if number not in pending:
+            continue
+        value, kept = pending.pop(number), True
+        for operand, piece in pull(number, graph.nodes[number], value):
+            pending[operand], kept = pending[operand] + piece if operand in pending else piece, False
+        if kept:
+            arrived[number] = value
+    return arrived
 
 
 def outputs_of(graph: Graph, values: list[Value]) -> dict[str, Value]:

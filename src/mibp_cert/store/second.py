@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.errors import UnsupportedOperation
-from mibp_cert.graph import Graph
+from mibp_cert.graph import Graph, Node, Rule, interpret, outputs_of
 from mibp_cert.nets import Step
 from mibp_cert.sets import Block, Noise
 
@@ -126,40 +126,12 @@ def points_of(after: Stored, rng: np.random.Generator, random: int, parameters: 
 
 def evaluate(graph: Graph, inputs: Mapping[str, Balls]) -> dict[str, Balls]:
     """The graph's outputs in ball arithmetic."""
-    values: list[Balls] = []
+    for node in graph.nodes:
+        if node.op == "smooth" and node.attribute not in _SMOOTH:
+            raise UnsupportedOperation(f"there is no second rule for '{node.attribute}' of {node.origin}")
     old, flint.ctx.prec = flint.ctx.prec, BITS
     try:
-        for node in graph.nodes:
-            v = [values[i] for i in node.operands]
-            match node.op:
-                case "input":
-                    out = inputs[node.attribute]
-                case "const":
-                    out = balls(node.attribute)
-                case "add":
-                    out = v[0] + v[1]
-                case "scale":
-                    factor = node.attribute.value
-                    out = v[0] * (flint.arb(factor.numerator) / factor.denominator)
-                case "contract":
-                    out = np.einsum(node.attribute, v[0], v[1])
-                case "relu":
-                    out = _each(v[0], lambda a: a.max(flint.arb(0)))
-                case "gate":
-                    out = _each(v[0], _closed if node.attribute else _open)
-                case "smooth" if node.attribute in _SMOOTH:
-                    out = _each(v[0], _SMOOTH[node.attribute])
-                case "sum":
-                    out = np.asarray(v[0].sum(axis=node.attribute), dtype=object)
-                case "gather":
-                    out = node.attribute.of(v[0])
-                case "reshape":
-                    out = v[0].reshape(node.shape)
-                case _:
-                    what = node.attribute if node.op == "smooth" else node.op
-                    raise UnsupportedOperation(f"there is no second rule for '{what}' of {node.origin}")
-            values.append(np.asarray(out, dtype=object))
-        return {name: values[number] for name, number in graph.outputs.items()}
+        return outputs_of(graph, interpret(graph, _TABLE, inputs, engine="second opinion"))
     finally:
         flint.ctx.prec = old
 
@@ -181,6 +153,25 @@ def _each(array: Balls, function: Callable[[Any], Any]) -> Balls:
     out = np.empty(array.shape, dtype=object)
     out.ravel()[:] = [function(a) for a in array.ravel()]
     return out
+
+
+def _scale(node: Node, a: Balls) -> Balls:
+    factor = node.attribute.value
+    return np.asarray(a * (flint.arb(factor.numerator) / factor.denominator))
+
+
+_TABLE: dict[str, Rule] = {
+    "const": lambda node: balls(node.attribute),
+    "add": lambda node, a, b: np.asarray(a + b, dtype=object),
+    "scale": _scale,
+    "contract": lambda node, a, b: np.asarray(np.einsum(node.attribute, a, b), dtype=object),
+    "relu": lambda node, a: _each(a, lambda v: v.max(flint.arb(0))),
+    "gate": lambda node, a: _each(a, _closed if node.attribute else _open),
+    "smooth": lambda node, a: _each(a, _SMOOTH[node.attribute]),
+    "sum": lambda node, a: np.asarray(a.sum(axis=node.attribute), dtype=object),
+    "gather": lambda node, a: node.attribute.of(a),
+    "reshape": lambda node, a: a.reshape(node.shape),
+}
 
 
 def products(matrix: Array, vector: Array) -> Balls:

@@ -22,8 +22,8 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from mibp_cert.engines.rounding import Array
-from mibp_cert.graph import Graph, Node, evaluate, parse_spec
-from mibp_cert.graph.evaluate import TABLE as CONCRETE
+from mibp_cert.graph import Graph, Node, backward, evaluate, interpret, parse_spec
+from mibp_cert.graph.evaluate import TABLE
 from mibp_cert.graph.functions import SMOOTH
 from mibp_cert.solvers import FEASIBILITY
 from mibp_cert.solvers.program import Affine, Index, Program, with_columns
@@ -186,7 +186,7 @@ def _linearise(
     gradients = _reverse(point.graph, values, claims, seeds, count)
     total = np.zeros((count, len(v)))
     for name, affine in point.inputs.items():
-        flat = gradients[point.graph.inputs[name]]
+        flat = gradients.get(point.graph.inputs[name])
         if flat is not None:
             total += (with_columns(affine.linear, len(v)).T @ flat.reshape(count, -1).T).T
     return total[0], np.array(arguments), total[1:], np.array(margins)
@@ -195,19 +195,17 @@ def _linearise(
 def _forced_values(graph: Graph, inputs: dict[str, Array], claims: Mapping[int, Array]) -> list[Array]:
     """Ordinary evaluation, but with every claimed gate at its claimed side."""
     values: list[Array] = []
-    for node in graph.nodes:
-        if node.op == "input":
-            values.append(inputs[node.attribute])
-            continue
-        operands = [values[i] for i in node.operands]
-        value = CONCRETE[node.op](node, *operands)
+
+    def force(number: int, node: Node, value: Array) -> Array:
         claim = claims.get(node.operands[0]) if node.op in ("relu", "gate") else None
         if claim is not None:
             shaped = claim.reshape(value.shape)
-            forced = shaped if node.op == "gate" else shaped * operands[0]
+            forced = shaped if node.op == "gate" else shaped * values[node.operands[0]]
             value = np.where(np.isnan(shaped), value, forced)
         values.append(value)
-    return values
+        return value
+
+    return interpret(graph, TABLE, inputs, engine="concrete", visit=force)
 
 
 def _reverse(
@@ -216,25 +214,21 @@ def _reverse(
     claims: Mapping[int, Array],
     seeds: Mapping[int, list[tuple[int, int]]],
     count: int,
-) -> list[Array | None]:
-    """Reverse-mode derivatives of `count` scalars at once; `seeds[n]` lists (scalar, element of node n)."""
-    adjoint: list[Array | None] = [None] * len(graph.nodes)
-    for number in reversed(range(len(graph.nodes))):
-        node = graph.nodes[number]
-        if number in seeds:
-            own = np.zeros((count, values[number].size))
-            for scalar, place in seeds[number]:
-                own[scalar, place] += 1.0
-            own = own.reshape((count, *values[number].shape))
-            previous = adjoint[number]
-            adjoint[number] = own if previous is None else previous + own
-        upstream = adjoint[number]
-        if upstream is None or node.op in ("input", "const", "gate"):
-            continue
-        for operand, piece in zip(node.operands, _pull_back(node, upstream, values, claims), strict=True):
-            previous = adjoint[operand]
-            adjoint[operand] = piece if previous is None else previous + piece
-    return adjoint
+) -> dict[int, Array]:
+    """Reverse-mode derivatives of `count` scalars at once, by node; `seeds[n]` lists (scalar, element of node n)."""
+    start = {}
+    for number, places in seeds.items():
+        own = np.zeros((count, values[number].size))
+        for scalar, place in places:
+            own[scalar, place] += 1.0
+        start[number] = own.reshape((count, *values[number].shape))
+
+    def pull(number: int, node: Node, upstream: Array) -> list[tuple[int, Array]]:
+        if node.op in ("input", "const", "gate"):
+            return []
+        return list(zip(node.operands, _pull_back(node, upstream, values, claims), strict=True))
+
+    return backward(graph, start, pull)
 
 
 def _pull_back(node: Node, upstream: Array, values: list[Array], claims: Mapping[int, Array]) -> list[Array]:

@@ -14,7 +14,6 @@ from typing import Self, final
 import numpy as np
 
 from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
-from mibp_cert.engines.relational.buffers import Buffers
 from mibp_cert.engines.relational.forms import Form, Symbols, upward
 from mibp_cert.engines.relational.outputs import data_forms, linear_part
 from mibp_cert.engines.relational.rules import AffineRules
@@ -43,7 +42,6 @@ class RelationalEngine(Engine):
 
     def __init__(self, settings: RelationalSettings | None = None) -> None:
         self.settings = settings or RelationalSettings()
-        self.buffers = Buffers()
 
     @classmethod
     def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
@@ -89,7 +87,7 @@ class RelationalEngine(Engine):
     def _advance(self, box: ParameterSet, step: Step, threat: ThreatSet) -> RelationalSet:
         state = RelationalSet.around(box, threat.noise() if not isinstance(box, RelationalSet) else box.noise)
         with np.errstate(all="ignore"):
-            return _Stepper(state, step, threat, self._budget(state, step), self.buffers).run(self.settings.search)
+            return _Stepper(state, step, threat, self._budget(state, step)).run(self.settings.search)
 
     def _budget(self, state: RelationalSet, step: Step) -> int:
         least = state.data + step.layout.size
@@ -107,11 +105,11 @@ class RelationalEngine(Engine):
 class _Stepper:
     """One step: what no sloped gate reaches once, then the rest of the graph for each candidate slope."""
 
-    def __init__(self, state: RelationalSet, step: Step, threat: ThreatSet, budget: int, buffers: Buffers) -> None:
+    def __init__(self, state: RelationalSet, step: Step, threat: ThreatSet, budget: int) -> None:
         self.state, self.step, self.budget = state, step, budget
         self.graph: Graph = step.graph
         nodes = self.graph.nodes
-        self.symbols = Symbols(state.noise.blocks, state.data, buffers)
+        self.symbols = Symbols(state.noise.blocks, state.data)
         self.symbols.count = state.linear.shape[1]
         kinks = {node.operands[0] for node in nodes if node.op == "relu"}
         gates = [i for i, n in enumerate(nodes) if n.op == "gate" and n.operands[0] not in kinks]
@@ -218,7 +216,7 @@ class _Stepper:
         order = np.argsort(-weight, kind="stable")
         kept = np.sort(order[:room][weight[order[:room]] > 0]) + data
         folded = np.sort(order[room:]) + data
-        generators = self.symbols.buffers.empty((layout.size, data + len(kept) + layout.size))
+        generators = np.empty((layout.size, data + len(kept) + layout.size))
         for i, part in enumerate(flat):
             rows, have = slice(layout.offsets[i], layout.offsets[i + 1]), part.shape[1]
             inside = min(data, have), int(np.searchsorted(kept, have))

@@ -26,11 +26,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.engines.relational.buffers import Buffers
 from mibp_cert.engines.rounding import TINY, UNIT, Array, Interval, gamma
 from mibp_cert.sets import Block, Budgeted, Plain, largest_sum
 
 Columns = NDArray[np.intp]
+CHUNK = 1 << 16
+"""Elements that stay in cache."""
 
 
 def upward(value: Array, terms: int = 1) -> Array:
@@ -38,10 +39,28 @@ def upward(value: Array, terms: int = 1) -> Array:
     return np.where(value == 0.0, 0.0, np.nextafter(value * (1.0 + gamma(terms + 2)), np.inf))
 
 
+def absolute_sum(linear: Array, weights: Array | None = None) -> Array:
+    """`Σ|linear|` over the last axis (weighted), a few rows at a time, so that what is added up stays in cache."""
+    columns = linear.shape[-1]
+    if columns == 0:
+        return np.zeros(linear.shape[:-1])
+    flat = linear.reshape(-1, columns)
+    rows = max(1, CHUNK // columns)
+    scratch, out = np.empty((min(rows, len(flat)), columns)), np.empty(len(flat))
+    for start in range(0, len(flat), rows):
+        part = flat[start : start + rows]
+        sizes = np.abs(part, out=scratch[: len(part)])
+        if weights is None:
+            sizes.sum(axis=-1, out=out[start : start + rows])
+        else:
+            np.matmul(sizes, weights, out=out[start : start + rows])
+    return out.reshape(linear.shape[:-1])
+
+
 class Symbols:
     """The noise `ε`: the data's own blocks first, then fresh symbols `|ε_j| ≤ 1` made on the way."""
 
-    def __init__(self, blocks: Sequence[Block], data: int, buffers: Buffers | None = None) -> None:
+    def __init__(self, blocks: Sequence[Block], data: int) -> None:
         self.blocks = tuple(blocks)
         self.boxed = all(isinstance(block, Plain) and block.unit_box for block in self.blocks)
         """Every symbol lies in [−1, 1]: one sum of absolute values is support and magnitude at once."""
@@ -50,7 +69,6 @@ class Symbols:
         self.budgets = [block for block in self.blocks if isinstance(block, Budgeted)]
         self.members = sum(len(block.members) for block in self.budgets)
         """Rows under a budget, one after the other."""
-        self.buffers = buffers or Buffers()
 
     def fresh(self, n: int) -> Columns:
         """Numbers of `n` new symbols in [−1, 1]."""
@@ -60,7 +78,7 @@ class Symbols:
     def support(self, linear: Array) -> tuple[Array, Array]:
         """Lower and upper end of `linear·ε` (… × columns), rounded outward."""
         if self.boxed:
-            total = upward(self.buffers.absolute_sum(linear), linear.shape[-1])
+            total = upward(absolute_sum(linear), linear.shape[-1])
             return -total, total
         low, high, members = self.spread(linear)
         for (bottom, top), most in members:
@@ -70,7 +88,7 @@ class Symbols:
     def spread(self, linear: Array) -> tuple[Array, Array, list[tuple[tuple[Array, Array], int]]]:
         """Ends of what no budget limits, and of every budgeted row's own part (… × members), with the budget; rounded outward."""
         columns = linear.shape[-1]
-        later = self.buffers.absolute_sum(linear[..., self.data :])
+        later = absolute_sum(linear[..., self.data :])
         low, high = -later, later
         # All ends are sums of at most this many products; the magnitude bounds the rounding of the sums.
         error = upward(gamma(columns + len(self.blocks) + 2) * 4.0 * self.magnitude(linear), 3)
@@ -117,9 +135,9 @@ class Symbols:
         """Upper bound of `Σ|linear_s|·max|ε_s|`."""
         columns = linear.shape[-1]
         if self.boxed:
-            return upward(self.buffers.absolute_sum(linear), columns)
+            return upward(absolute_sum(linear), columns)
         largest = np.append(self.largest, np.ones(max(0, columns - self.data)))[:columns]
-        return upward(self.buffers.absolute_sum(linear, largest), columns)
+        return upward(absolute_sum(linear, largest), columns)
 
     def apart(self, own: Columns) -> bool:
         """Are these symbols (negative: none) free of any block but `|ε| ≤ 1`?"""
@@ -128,7 +146,7 @@ class Symbols:
     def room(self, linear: Array | None, shape: tuple[int, ...], columns: Columns) -> Array:
         """A copy of generators for a tensor of this shape, wide enough for `columns`; zeros where there was nothing."""
         have = 0 if linear is None else linear.shape[-1]
-        out = self.buffers.empty((*shape, max(have, int(columns.max(initial=-1)) + 1)))
+        out = np.empty((*shape, max(have, int(columns.max(initial=-1)) + 1)))
         if linear is not None:
             out[..., :have] = linear
         out[..., have:] = 0.0
@@ -139,29 +157,21 @@ class Symbols:
         if linear is None:
             return None
         shape = (*np.broadcast_shapes(factor.shape, linear.shape[:-1]), linear.shape[-1])
-        fits = spare and linear.flags.writeable and linear.shape == shape
-        return np.multiply(factor[..., None], linear, out=linear if fits else self.buffers.empty(shape))
+        fits = spare and linear.shape == shape
+        return np.multiply(factor[..., None], linear, out=linear if fits else np.empty(shape))
 
-    def plus(
-        self, a: Array | None, b: Array | None, shape: tuple[int, ...], *, spare: tuple[bool, bool] = (True, True)
-    ) -> Array | None:
+    def plus(self, a: Array, b: Array, shape: tuple[int, ...], *, spare: tuple[bool, bool] = (True, True)) -> Array:
         """Sum of two generator arrays that broadcast to `shape` and may have different numbers of columns.
 
         `spare`: nobody else needs `a`, or `b`, and it may hold the result.
         """
-        if a is None or b is None:
-            only, free = (a, spare[0]) if b is None else (b, spare[1])
-            if only is None or (free and only.shape[:-1] == shape):
-                return only
-            only.flags.writeable = False  # two forms share it from here on
-            return np.broadcast_to(only, (*shape, only.shape[-1]))
         if a.shape[-1] < b.shape[-1]:
             a, b, spare = b, a, spare[::-1]
         common = b.shape[-1]
-        if spare[0] and a.flags.writeable and a.shape[:-1] == shape:
+        if spare[0] and a.shape[:-1] == shape:
             a[..., :common] += b
             return a
-        out = self.buffers.empty((*shape, a.shape[-1]))
+        out = np.empty((*shape, a.shape[-1]))
         out[..., common:] = a[..., common:]
         np.add(a[..., :common], b, out=out[..., :common])
         return out
@@ -184,7 +194,9 @@ class Form:
     rows: Array | None = None
     """Slack that vanishes with a clean row (… × members); see the module's text."""
     spare: bool = False
-    """The next operation on this form is the last one: its generators may be overwritten."""
+    """The next operation on this form is the last one."""
+    owned: bool = True
+    """No other form looks at the memory of its generators."""
 
     @classmethod
     def constant(cls, symbols: Symbols, value: Interval) -> Form:
@@ -197,6 +209,17 @@ class Form:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.centre.shape
+
+    @property
+    def free(self) -> bool:
+        """May the next operation write its result over the generators?"""
+        return self.spare and self.owned
+
+    def lend(self) -> bool:
+        """Let another form look at the generators; whether that form may call them its own."""
+        own = self.free
+        self.owned = self.owned and own  # from here on both need these numbers, unless this form is done
+        return own
 
     @property
     def exact(self) -> bool:
@@ -268,7 +291,7 @@ class Form:
                 return self.linear
             linear = self.symbols.room(self.linear, self.shape, columns)
             linear.reshape(-1, linear.shape[-1])[hit, columns] += self.weight.ravel()[hit]
-            self.linear, self.own, self.weight = linear, None, None
+            self.linear, self.own, self.weight, self.owned = linear, None, None, True
         return self.linear
 
     def distance(self) -> Array:

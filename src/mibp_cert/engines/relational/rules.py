@@ -19,8 +19,7 @@ import numpy as np
 from mibp_cert.engines import interval
 from mibp_cert.engines import relax as smooth
 from mibp_cert.engines.relational import budget
-from mibp_cert.engines.relational.buffers import CHUNK
-from mibp_cert.engines.relational.forms import Columns, Form, Symbols, underflow, upward
+from mibp_cert.engines.relational.forms import CHUNK, Columns, Form, Symbols, underflow, upward
 from mibp_cert.engines.rounding import UNIT, Array, Interval, gamma
 from mibp_cert.graph import Node, Rule, Spec, parse_spec
 from mibp_cert.graph.einsum import product_index
@@ -59,11 +58,22 @@ class AffineRules:
         raw = upward(a.raw + b.raw)
         slack = a.slack + b.slack
         slack = upward(slack + 4.0 * UNIT * (np.abs(centre) + raw + slack), 4)
-        linear = self.symbols.plus(a.dense(), b.dense(), node.shape, spare=(a.spare, b.spare))
+        linear, owned = self._plus(a, b, node.shape)
         both = interval.TABLE["add"](node, a.range, b.range)
         rows = budget.add(self.symbols, a.rows, b.rows, node.shape)
         slack, raw = np.broadcast_to(slack, node.shape), np.broadcast_to(raw, node.shape)
-        return Form(self.symbols, centre, linear, slack, both, raw, rows=rows)
+        return Form(self.symbols, centre, linear, slack, both, raw, rows=rows, owned=owned)
+
+    def _plus(self, a: Form, b: Form, shape: tuple[int, ...]) -> tuple[Array | None, bool]:
+        """Generators of a sum, and whether they are in memory of their own."""
+        one, two = a.dense(), b.dense()
+        if one is not None and two is not None:
+            return self.symbols.plus(one, two, shape, spare=(a.free, b.free)), True
+        only, linear = (a, one) if two is None else (b, two)
+        if linear is None or linear.shape[:-1] == shape:
+            return linear, only.lend()
+        only.owned = False
+        return np.broadcast_to(linear, (*shape, linear.shape[-1])), False
 
     def _scale(self, node: Node, a: Form) -> Form:
         factor, size = float(node.attribute.value), float(node.attribute.size)
@@ -71,7 +81,7 @@ class AffineRules:
         if not node.attribute.exact:
             raw = upward(raw, 2)
             slack = upward(slack + 12.0 * UNIT * size * a.bound, 6) + underflow(2 + self.symbols.count)
-        linear = self.symbols.times(np.array(factor), a.linear, spare=a.spare)
+        linear = self.symbols.times(np.array(factor), a.linear, spare=a.free)
         weight = None if a.weight is None else factor * a.weight
         scaled = interval.TABLE["scale"](node, a.range)
         reach, rows = stretched(a.reach, np.array(factor)), budget.times(np.array(abs(factor)), a.rows)
@@ -112,13 +122,10 @@ class AffineRules:
         def turned(value: Any, later: int = 0) -> Any:
             return None if value is None else value.reshape(node.shape + value.shape[value.ndim - later :])
 
-        linear = turned(a.linear, 1)
-        if linear is not None and a.linear is not None and not a.spare:
-            a.linear.flags.writeable = linear.flags.writeable = False  # both need these numbers from here on
         return Form(
             self.symbols,
             turned(a.centre),
-            linear,
+            turned(a.linear, 1),
             turned(a.slack),
             interval.TABLE["reshape"](node, a.range),
             turned(a.raw),
@@ -127,6 +134,7 @@ class AffineRules:
             reach=None if a.reach is None else (turned(a.reach[0]), turned(a.reach[1])),
             rows=turned(a.rows, 1),
             tight=a.tight,
+            owned=a.lend(),
         )
 
     def _smooth(self, node: Node, a: Form) -> Form:
@@ -154,7 +162,7 @@ class AffineRules:
             rows = budget.add(self.symbols, budget.times(np.abs(slope), a.rows), by_row.rows, node.shape)
             slack = np.where(by_row.taken, by_row.slack, slack)
             raw = upward(np.abs(slope) * a.raw + self.symbols.top(by_row.rows), 3)
-        linear = self.symbols.times(slope, a.dense(), spare=a.spare)
+        linear = self.symbols.times(slope, a.dense(), spare=a.free)
         reach = None if rows is not None else stretched(a.reach, slope)
         return Form(self.symbols, centre, linear, slack, both, raw, reach=reach, rows=rows)
 
@@ -182,7 +190,7 @@ class AffineRules:
             rows = budget.add(self.symbols, budget.times(slope, a.rows), extra, node.shape)
             slack = np.where(by_row.decided, upward(slope * a.slack + always, 2), slack)
             raw = upward(slope * a.raw + self.symbols.top(extra) + always, 3)
-        linear = self.symbols.times(slope, a.dense(), spare=a.spare)
+        linear = self.symbols.times(slope, a.dense(), spare=a.free)
         reach = None if rows is not None else stretched(a.reach, slope)
         return Form(self.symbols, centre, linear, slack, both, raw, reach=reach, rows=rows)
 
@@ -206,7 +214,7 @@ class AffineRules:
             largest = np.maximum(np.where(unstable, np.maximum(high, -low), 1.0), 1e-300)
             slope = np.where(unstable, np.minimum((1.0 - 8.0 * UNIT) / largest, self.slope_cap), 0.0)
             centre = np.where(unstable, 0.5 + slope * a.centre, centre)
-            linear = symbols.times(slope, a.dense(), spare=a.spare)
+            linear = symbols.times(slope, a.dense(), spare=a.free)
             raw = upward(weight + slope * a.raw, 3)
             rounding = 8.0 * UNIT * (np.abs(centre) + raw) + underflow(symbols.count)
             slack = np.where(unstable, upward(slope * a.slack + rounding, 6), 0.0)
@@ -284,10 +292,12 @@ class AffineRules:
         if spec.left == spec.right == spec.out and (a.own is None or b.own is None):
             carrier, other = (a, b) if a.own is not None else (b, a)
             parts = (
-                symbols.times(b.centre, a.linear, spare=a.spare),
-                symbols.times(a.centre, b.linear, spare=b.spare),
+                symbols.times(b.centre, a.linear, spare=a.free),
+                symbols.times(a.centre, b.linear, spare=b.free),
             )
-            linear = symbols.plus(*parts, node.shape)
+            linear = parts[0] if parts[1] is None else parts[1]
+            if parts[0] is not None and parts[1] is not None:
+                linear = symbols.plus(parts[0], parts[1], node.shape)
             return linear, carrier.own, None if carrier.weight is None else carrier.weight * other.centre
         columns = max((int(f.own.max(initial=-1)) + 1 for f in (a, b) if f.own is not None), default=0)
         linear = contract_linear(spec, b.centre, a.linear, spec.right, spec.left, symbols, columns)
@@ -372,7 +382,7 @@ def contract_linear(
     sizes = [matrix.shape[letters.index(c)] if c in letters else linear.shape[of.index(c)] for c in spec.out]
     turned = spec.out[0] in letters
     if onto is None:
-        out = symbols.buffers.empty((sizes[0], sizes[1], max(have, columns)))
+        out = np.empty((sizes[0], sizes[1], max(have, columns)))
         out[..., have:] = 0.0
         np.matmul(left, right, out=(out.transpose(1, 0, 2) if turned else out)[..., :have])
         return out

@@ -93,7 +93,6 @@ class RelationalSet(ParameterSet):
         for i, name in enumerate(layout.names):
             span, shape = slice(layout.offsets[i], layout.offsets[i + 1]), layout.shapes[i]
             linear = self.linear[span].reshape(*shape, self.linear.shape[1])
-            linear.flags.writeable = False
             ends = symbols.support(linear)
             box = Interval(self.lower[span].reshape(shape), self.upper[span].reshape(shape))
             forms[name] = Form(
@@ -105,6 +104,7 @@ class RelationalSet(ParameterSet):
                 ends[1] if symbols.boxed else symbols.magnitude(linear),
                 reach=ends,
                 tight=True,
+                owned=False,
             )
         return forms
 
