@@ -24,6 +24,13 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+def activation_named(name: str) -> Activation:
+    """What stands between the layers."""
+    if name not in ACTIVATIONS:
+        raise UserError(f"There is no activation called {name!r}; choose one of {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[name]
+
+
 def threat_of(
     eps: str | float | Mapping[str, Any] | None = None,
     rows: int | None = None,
@@ -91,9 +98,7 @@ def network_of(
     logits: int,
 ) -> Network:
     """A fully connected network, after one convolution where the data are images."""
-    if activation not in ACTIVATIONS:
-        raise UserError(f"There is no activation called {activation!r}; choose one of {', '.join(ACTIVATIONS)}.")
-    between = ACTIVATIONS[activation]
+    between = activation_named(activation)
     sizes = _sizes(hidden)
     if conv is not None and data.name != IMAGES:
         raise UserError(f"--conv is for image data; choose the data set {IMAGES}.")
