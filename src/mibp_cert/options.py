@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -50,17 +52,15 @@ def threat_of(
     if rows is not None:
         if not parts:
             raise UserError("--rows limits how many rows are off: say by how much with --eps, or name --any-category.")
-        parts = [Budget(_together(parts), rows=rows)]
+        parts = [Budget(together(parts), rows=rows)]
     parts += [LabelFlips(flips)] if flips else []
     parts += [TargetNoise(target_eps)] if target_eps else []
-    return _together(parts) if parts else Nothing()
+    return together(parts) if parts else Nothing()
 
 
-def _together(parts: list[Catalogued]) -> Catalogued:
-    both = parts[0]
-    for part in parts[1:]:
-        both = both & part
-    return both
+def together(parts: Sequence[Catalogued]) -> Catalogued:
+    """All of this at once."""
+    return reduce(and_, parts)
 
 
 def _noise(eps: str | float | Mapping[str, Any]) -> list[Catalogued]:
