@@ -35,23 +35,46 @@ CLOSE = 0.05
 EASY = ("eps", "rows", "flips", "target_eps", "missing", "any_category")
 """Keys of the section `threat` that the command line knows; a `kind` says everything else."""
 
+FREE = ("threat", "test_threat")
+"""Sections whose keys depend on the kind of threat."""
+
+
+def _keys(settings: Any, *without: str) -> dict[str, tuple[str, Any]]:
+    """The fields of settings as keys of a section."""
+    return {f.name: (str(f.type), f.default) for f in fields(settings) if f.name not in without}
+
+
+_TEXT, _SIZES, _NUMBER, _WHOLE = ("str", None), ("str | tuple", None), ("float", None), ("int", None)
+SECTIONS: dict[str, dict[str, tuple[str, Any]]] = {
+    "data": {
+        **dict.fromkeys(("source", "target", "path", "test_file"), _TEXT),
+        "na": ("tuple", ()),
+        **_keys(Reading, "target", "missing"),
+    },
+    "threat": {},
+    "test_threat": {},
+    "network": {"hidden": _SIZES, "activation": ("str", "relu"), "conv": _SIZES, "logits": _WHOLE},
+    "training": {**_keys(Training), "loss": _TEXT, "learning_rate": _NUMBER, "epochs": _WHOLE},
+    "run": {"engine": ("str", "relational"), "prediction": _TEXT, "unroll": ("int", 1)},
+    "select": {**_keys(Selection), "rule": _TEXT},
+    "solver": _keys(SolverSettings),
+    "relational": _keys(RelationalSettings),
+    "attack": {"enabled": ("bool", True), **_keys(AttackSettings)},
+    "questions": _keys(Questions),
+}
+"""Every section with its keys: of which kind a value is, and its default. What may be wrong has keys of its own."""
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "bool": ((bool,), "true or false"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "text"),
+    "tuple": ((list, tuple), "a list"),
+}
+
 
 def defaults() -> Config:
     """Every section with every key at its default."""
-    reading = {f.name: f.default for f in fields(Reading) if f.name not in ("target", "missing")}
-    return {
-        "data": {"source": None, "target": None, "path": None, "test_file": None, "na": (), **reading},
-        "threat": {},
-        "test_threat": {},
-        "network": {"hidden": None, "activation": "relu", "conv": None, "logits": None},
-        "training": {**asdict(Training()), "loss": None, "learning_rate": None, "epochs": None},
-        "run": {"engine": "relational", "prediction": None, "unroll": 1},
-        "select": {**asdict(Selection()), "rule": None},
-        "solver": asdict(SolverSettings()),
-        "relational": asdict(RelationalSettings()),
-        "attack": {"enabled": True, **asdict(AttackSettings())},
-        "questions": asdict(Questions()),
-    }
+    return {section: {key: default for key, (_, default) in keys.items()} for section, keys in SECTIONS.items()}
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -71,61 +94,31 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
     config = defaults()
     for layer in (given, over or {}):
         for section, values in layer.items():
-            if section not in config:
-                home = [name for name, keys in config.items() if section in keys]
-                if home:
-                    raise UserError(f"{section} is a key of the section [{home[0]}]: write it below [{home[0]}].")
-                raise UserError(f"There is no section [{section}] in a configuration; {nearest(section, list(config))}")
-            if not isinstance(values, Mapping):
-                raise UserError(f"[{section}] is a section: write its keys below it, not a single value.")
-            free = section in ("threat", "test_threat")
-            for key in values:
-                if not free and key not in config[section]:
-                    raise UserError(f"[{section}] has no key {key!r}; {nearest(key, list(config[section]))}")
-                if not free:
-                    _check_kind(section, key, values[key])
-            if free and layer is not given and values:
-                config[section] = {}  # the command line says what may be wrong as a whole
-            config[section] = {**config[section], **values}
+            _check_section(section, values)
+            # The command line says what may be wrong as a whole.
+            instead = section in FREE and layer is not given and values
+            config[section] = {**({} if instead else config[section]), **values}
     return config
 
 
-_SETTINGS: dict[str, Any] = {
-    "data": Reading,
-    "training": Training,
-    "select": Selection,
-    "solver": SolverSettings,
-    "relational": RelationalSettings,
-    "attack": AttackSettings,
-    "questions": Questions,
-}
-_OTHERS = {
-    ("data", "na"): "tuple",
-    ("network", "hidden"): "str | tuple",
-    ("network", "conv"): "str | tuple",
-    ("network", "logits"): "int",
-    ("run", "unroll"): "int",
-    ("attack", "enabled"): "bool",
-}
-"""Kinds of keys that no dataclass declares; those not listed are text."""
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "bool": ((bool,), "true or false"),
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "str": ((str,), "text"),
-    "tuple": ((list, tuple), "a list"),
-}
-
-
-def _check_kind(section: str, key: str, value: Any) -> None:
-    """A value must be of the kind that its setting declares; None stands for the default."""
-    declared = {f.name: str(f.type) for f in fields(_SETTINGS[section])} if section in _SETTINGS else {}
-    text = _OTHERS.get((section, key)) or declared.get(key, "str")
-    kinds = [_KINDS[part.split("[")[0].strip()] for part in text.split("|") if part.strip() != "None"]
-    wanted = tuple(kind for group, _ in kinds for kind in group)
-    if value is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
-        words = " or ".join(said for _, said in kinds)
-        raise UserError(f"[{section}] {key} must be {words}, got {value!r}.")
+def _check_section(section: str, values: Any) -> None:
+    """Refuse what no section or key is called, and values of another kind than their key's; None stands for the default."""
+    if section not in SECTIONS:
+        home = [name for name, keys in SECTIONS.items() if section in keys]
+        if home:
+            raise UserError(f"{section} is a key of the section [{home[0]}]: write it below [{home[0]}].")
+        raise UserError(f"There is no section [{section}] in a configuration; {nearest(section, list(SECTIONS))}")
+    if not isinstance(values, Mapping):
+        raise UserError(f"[{section}] is a section: write its keys below it, not a single value.")
+    for key, value in values.items() if section not in FREE else ():
+        if key not in SECTIONS[section]:
+            raise UserError(f"[{section}] has no key {key!r}; {nearest(key, list(SECTIONS[section]))}")
+        declared = (part.split("[")[0].strip() for part in SECTIONS[section][key][0].split("|"))
+        kinds = [KINDS[name] for name in declared if name != "None"]
+        wanted = tuple(kind for group, _ in kinds for kind in group)
+        if value is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
+            words = " or ".join(said for _, said in kinds)
+            raise UserError(f"[{section}] {key} must be {words}, got {value!r}.")
 
 
 def _typed(kind: Callable[..., Settings], section: Mapping[str, Any]) -> Settings:
