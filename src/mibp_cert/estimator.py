@@ -237,6 +237,12 @@ class _Certified(BaseEstimator):
         check_is_fitted(self)
         return [record.to_json() for record in self.run_.history]
 
+    def predict_interval(self, X: Table, *, threat: Threat | None = None) -> NDArray[np.float64]:
+        """Proven ranges of the logits (rows × logits × 2), over every model that training could have produced."""
+        inputs, _ = self._inputs(X, threat)
+        found = self.run_.ranges_of(inputs).outputs
+        return np.stack([found.low, found.high], axis=-1)
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "run_")
 
@@ -312,12 +318,6 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
         inputs, _ = self._inputs(X)
         return self._names(nominal_classes(self.run_.network, self.run_.theta, inputs.x))
 
-    def predict_interval(self, X: Table, *, threat: Threat | None = None) -> NDArray[np.float64]:
-        """Proven ranges of the logits (rows × logits × 2), over every model that training could have produced."""
-        inputs, _ = self._inputs(X, threat)
-        found = self.run_.ranges_of(inputs).outputs
-        return np.stack([found.low, found.high], axis=-1)
-
     def certify(
         self,
         X: Table,
@@ -390,9 +390,7 @@ class CertifiedRegressor(RegressorMixin, _Certified):
 
     def predict_interval(self, X: Table, *, threat: Threat | None = None) -> NDArray[np.float64]:
         """Proven ranges of the outputs (rows × 2), infinite where nothing is known."""
-        inputs, _ = self._inputs(X, threat)
-        found = self.run_.ranges_of(inputs).outputs
-        return np.stack([found.low[:, 0], found.high[:, 0]], axis=-1)
+        return super().predict_interval(X, threat=threat)[:, 0]
 
     def certify(
         self, X: Table, y: ArrayLike | None = None, *, threat: Threat | None = None, attack: bool = True

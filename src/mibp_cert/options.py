@@ -18,12 +18,7 @@ from mibp_cert.threats import AnyCategory, Budget, Catalogued, LabelFlips, LInf,
 
 IMAGES = "digits"
 """The data set whose rows are images."""
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": ReLU(),
-    "leaky-relu": LeakyReLU(),
-    "sigmoid": Sigmoid(),
-    "tanh": Tanh(),
-}
+ACTIVATIONS: dict[str, Activation] = {"relu": ReLU(), "leaky-relu": LeakyReLU(), "sigmoid": Sigmoid(), "tanh": Tanh()}
 
 
 def activation_named(name: str) -> Activation:
@@ -70,15 +65,14 @@ def _noise(eps: str | float | Mapping[str, Any]) -> list[Catalogued]:
     if "=" not in eps:
         amount, share = _amount(eps)
         return [LInf(amount, relative=share)]
-    plain: dict[str, float] = {}
-    relative: dict[str, float] = {}
+    amounts: dict[bool, dict[str, float]] = {False: {}, True: {}}
     for part in eps.split(","):
         name, sign, value = part.rpartition("=")
         if not sign or not name.strip():
             raise UserError(f"--eps takes a number, or columns with numbers such as age=1,income=5%; got {eps!r}.")
         amount, share = _amount(value)
-        (relative if share else plain)[name.strip()] = amount
-    return [*([LInf(plain)] if plain else []), *([LInf(relative, relative=True)] if relative else [])]
+        amounts[share][name.strip()] = amount
+    return [LInf(found, relative=share) for share, found in amounts.items() if found]
 
 
 def _amount(text: str) -> tuple[float, bool]:
@@ -91,11 +85,7 @@ def _amount(text: str) -> tuple[float, bool]:
 
 
 def network_of(
-    data: Split,
-    hidden: str | Sequence[int],
-    activation: str,
-    conv: str | Sequence[int] | None,
-    logits: int,
+    data: Split, hidden: str | Sequence[int], activation: str, conv: str | Sequence[int] | None, logits: int
 ) -> Network:
     """A fully connected network, after one convolution where the data are images."""
     between = activation_named(activation)
