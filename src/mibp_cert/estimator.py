@@ -151,19 +151,11 @@ class _Certified(BaseEstimator):
             given["batch_size"] = min(self.batch_size, len(data.train if isinstance(data, Split) else data))
         if not isinstance(self.schedule, str):
             given["schedule"] = tuple(self.schedule)
+        training, options = Training(seed=seed, **given), {name: getattr(self, name) for name in PASSED_ON}
+        options |= {"select": Selection(self.select), "theta0": start, "attacked": False}
         with progress_bars(quiet=not self.verbose, transient=False) as progress:
-            self.run_ = certify_training(
-                network,
-                data,
-                self.threat,
-                Training(seed=seed, **given),
-                self.engine,
-                select=Selection(self.select),
-                attacked=False,
-                theta0=start,
-                callbacks=show_training(progress, self.engine),
-                **{name: getattr(self, name) for name in PASSED_ON},
-            )
+            hear = show_training(progress, self.engine)
+            self.run_ = certify_training(network, data, self.threat, training, self.engine, callbacks=hear, **options)
         self._warn_if_useless(whole)
         return self
 

@@ -92,7 +92,7 @@ def _read_answers(path: Path) -> pd.DataFrame:
         table = pd.read_csv(path, skipinitialspace=True)
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise UserError(f"Cannot read the survey from {path}: {error}.") from None
-    table.columns = [str(name).strip().replace("_", " ") for name in table.columns]
+    table = table.rename(columns=_question)
     if NPHA_TARGET not in table.columns:
         raise UserError(f"{path} has no column '{NPHA_TARGET}'; is it the National Poll on Healthy Aging (UCI 936)?")
     try:
@@ -115,8 +115,12 @@ def _download_npha() -> pd.DataFrame:
     except Exception as error:  # whatever the network did, the user needs the way out
         raise UserError(f"The survey could not be downloaded ({error}); give its CSV file with --data.") from None
     table: pd.DataFrame = pd.concat([found.features, found.targets], axis=1)
-    table.columns = [str(name).strip().replace("_", " ") for name in table.columns]
-    return table.astype(np.int64)
+    return table.rename(columns=_question).astype(np.int64)
+
+
+def _question(name: object) -> str:
+    """The survey's files differ in how they write the names of its questions."""
+    return str(name).strip().replace("_", " ")
 
 
 def _sklearn(name: str) -> Callable[..., Any]:
@@ -165,14 +169,8 @@ def diabetes(seed: int = 0, *, sizes: tuple[int, int, int] = (242, 100, 100)) ->
     return Split("diabetes", *(Dataset.regression(x[rows], y[rows], columns) for rows in parts))
 
 
-_BUILTIN: dict[str, Callable[[int], Split]] = {
-    "two-moons": two_moons,
-    "iris": iris,
-    "iris2": iris2,
-    "breast-cancer": breast_cancer,
-    "digits": digits,
-    "diabetes": diabetes,
-}
+_MADE: tuple[Callable[[int], Split], ...] = (two_moons, iris, iris2, breast_cancer, digits, diabetes)
+_BUILTIN = {made.__name__.replace("_", "-"): made for made in _MADE}
 NAMES = (*_BUILTIN, "npha")
 
 
