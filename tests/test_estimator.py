@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from typing import Any
 
@@ -25,6 +26,38 @@ from mibp_cert.nets import run_steps
 @parametrize_with_checks([CertifiedClassifier(), CertifiedRegressor(hidden=(4,), epochs=25, learning_rate=0.1)])
 def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+CLASSIFIER = (
+    "hidden=(20,) threat=None engine='relational' loss='hinge' learning_rate=0.1 epochs=10 batch_size=100 random_state=0 "
+    "activation='relu' logits=None network=None momentum=0.0 weight_decay=0.0 clip=None schedule='constant' init='torch' "
+    "batch_mode='shuffle' select='last' validation_fraction=0.2 prediction=None unroll=1 solver=None relational=None attack=None "
+    "categorical=None ranges=None scaling='standard' abstain_label=None run_dir=None resume=False verbose=0"
+)
+REGRESSOR = (
+    "hidden=(20,) threat=None engine='relational' loss='squared-error' learning_rate=0.05 epochs=50 batch_size=100 "
+    "random_state=0 activation='relu' network=None momentum=0.0 weight_decay=0.0 clip=None schedule='constant' init='torch' "
+    "batch_mode='shuffle' prediction=None unroll=1 solver=None relational=None attack=None categorical=None ranges=None "
+    "scaling='standard' run_dir=None resume=False verbose=0"
+)
+
+
+@pytest.mark.parametrize(("kind", "frozen"), [(CertifiedClassifier, CLASSIFIER), (CertifiedRegressor, REGRESSOR)])
+def test_parameters_keep_their_names_order_and_defaults(kind: Any, frozen: str) -> None:
+    parameters = inspect.signature(kind).parameters
+    assert [f"{name}={p.default!r}" for name, p in parameters.items()] == frozen.split()
+    first, *others = (p.kind for p in parameters.values())
+    assert first is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert set(others) == {inspect.Parameter.KEYWORD_ONLY}
+    model = kind((3,), epochs=7, verbose=1)
+    assert model.get_params() == {n: p.default for n, p in parameters.items()} | {
+        "hidden": (3,),
+        "epochs": 7,
+        "verbose": 1,
+    }
+    assert clone(model).get_params() == pickle.loads(pickle.dumps(model)).get_params() == model.get_params()
+    assert repr(model) == f"{kind.__name__}(epochs=7, hidden=(3,), verbose=1)"
+    assert model != clone(model), "two estimators are the same one or not"
 
 
 def table(rows: int = 60, seed: int = 0, missing: bool = True) -> tuple[pd.DataFrame, pd.Series]:

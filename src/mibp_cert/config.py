@@ -6,13 +6,13 @@ defaults included, is stored with the run.
 
 from __future__ import annotations
 
-import copy
-import math
+import inspect
+import json
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_accuracies
@@ -23,34 +23,58 @@ from mibp_cert.doors import certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network, Training, effective_batch_size, steps_per_epoch
-from mibp_cert.options import IMAGES, network_of, threat_of
+from mibp_cert.options import IMAGES, network_of, threat_of, together
 from mibp_cert.questions.ask import Questions
 from mibp_cert.threats import Catalogued, Missing, Threat, nearest, threat_from_json
 
 Config = dict[str, dict[str, Any]]
+Settings = TypeVar("Settings")
 
 CLOSE = 0.05
 """How far below the best clean accuracy an epoch may be to be chosen."""
 EASY = ("eps", "rows", "flips", "target_eps", "missing", "any_category")
 """Keys of the section `threat` that the command line knows; a `kind` says everything else."""
 
+FREE = ("threat", "test_threat")
+"""Sections whose keys depend on the kind of threat."""
+
+
+def _keys(settings: Any, *without: str) -> dict[str, tuple[str, Any]]:
+    """The fields of settings as keys of a section."""
+    return {f.name: (str(f.type), f.default) for f in fields(settings) if f.name not in without}
+
+
+_TEXT, _SIZES, _NUMBER, _WHOLE = ("str", None), ("str | tuple", None), ("float", None), ("int", None)
+SECTIONS: dict[str, dict[str, tuple[str, Any]]] = {
+    "data": {
+        **dict.fromkeys(("source", "target", "path", "test_file"), _TEXT),
+        "na": ("tuple", ()),
+        **_keys(Reading, "target", "missing"),
+    },
+    "threat": {},
+    "test_threat": {},
+    "network": {"hidden": _SIZES, "activation": ("str", "relu"), "conv": _SIZES, "logits": _WHOLE},
+    "training": {**_keys(Training), "loss": _TEXT, "learning_rate": _NUMBER, "epochs": _WHOLE},
+    "run": {"engine": ("str", "relational"), "prediction": _TEXT, "unroll": ("int", 1)},
+    "select": {**_keys(Selection), "rule": _TEXT},
+    "solver": _keys(SolverSettings),
+    "relational": _keys(RelationalSettings),
+    "attack": {"enabled": ("bool", True), **_keys(AttackSettings)},
+    "questions": _keys(Questions),
+}
+"""Every section with its keys: of which kind a value is, and its default. What may be wrong has keys of its own."""
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "bool": ((bool,), "true or false"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "text"),
+    "tuple": ((list, tuple), "a list"),
+}
+
 
 def defaults() -> Config:
     """Every section with every key at its default."""
-    reading = {f.name: copy.copy(f.default) for f in fields(Reading) if f.name not in ("target", "missing")}
-    return {
-        "data": {"source": None, "target": None, "path": None, "test_file": None, "na": (), **reading},
-        "threat": {},
-        "test_threat": {},
-        "network": {"hidden": None, "activation": "relu", "conv": None, "logits": None},
-        "training": {**asdict(Training()), "loss": None, "learning_rate": None, "epochs": None},
-        "run": {"engine": "relational", "prediction": None, "unroll": 1},
-        "select": {**asdict(Selection()), "rule": None},
-        "solver": asdict(SolverSettings()),
-        "relational": asdict(RelationalSettings()),
-        "attack": {"enabled": True, **asdict(AttackSettings())},
-        "questions": asdict(Questions()),
-    }
+    return {section: {key: default for key, (_, default) in keys.items()} for section, keys in SECTIONS.items()}
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -70,76 +94,42 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
     config = defaults()
     for layer in (given, over or {}):
         for section, values in layer.items():
-            if section not in config:
-                home = [name for name, keys in config.items() if section in keys]
-                if home:
-                    raise UserError(f"{section} is a key of the section [{home[0]}]: write it below [{home[0]}].")
-                raise UserError(f"There is no section [{section}] in a configuration; {nearest(section, list(config))}")
-            if not isinstance(values, Mapping):
-                raise UserError(f"[{section}] is a section: write its keys below it, not a single value.")
-            free = section in ("threat", "test_threat")
-            for key in values:
-                if not free and key not in config[section]:
-                    raise UserError(f"[{section}] has no key {key!r}; {nearest(key, list(config[section]))}")
-                if not free:
-                    _check_kind(section, key, values[key])
-            if free and layer is not given and values:
-                config[section] = {}  # the command line says what may be wrong as a whole
-            config[section] = {**config[section], **values}
+            _check_section(section, values)
+            # The command line says what may be wrong as a whole.
+            instead = section in FREE and layer is not given and values
+            config[section] = {**({} if instead else config[section]), **values}
     return config
 
 
-_SETTINGS: dict[str, Any] = {
-    "data": Reading,
-    "training": Training,
-    "select": Selection,
-    "solver": SolverSettings,
-    "relational": RelationalSettings,
-    "attack": AttackSettings,
-    "questions": Questions,
-}
-_OTHERS = {
-    ("data", "na"): "tuple",
-    ("network", "hidden"): "str | tuple",
-    ("network", "conv"): "str | tuple",
-    ("network", "logits"): "int",
-    ("run", "unroll"): "int",
-    ("attack", "enabled"): "bool",
-}
-"""Kinds of keys that no dataclass declares; those not listed are text."""
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "bool": ((bool,), "true or false"),
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "str": ((str,), "text"),
-    "tuple": ((list, tuple), "a list"),
-}
+def _check_section(section: str, values: Any) -> None:
+    """Refuse what no section or key is called, and values of another kind than their key's; None stands for the default."""
+    if section not in SECTIONS:
+        home = [name for name, keys in SECTIONS.items() if section in keys]
+        if home:
+            raise UserError(f"{section} is a key of the section [{home[0]}]: write it below [{home[0]}].")
+        raise UserError(f"There is no section [{section}] in a configuration; {nearest(section, list(SECTIONS))}")
+    if not isinstance(values, Mapping):
+        raise UserError(f"[{section}] is a section: write its keys below it, not a single value.")
+    for key, value in values.items() if section not in FREE else ():
+        if key not in SECTIONS[section]:
+            raise UserError(f"[{section}] has no key {key!r}; {nearest(key, list(SECTIONS[section]))}")
+        declared = (part.split("[")[0].strip() for part in SECTIONS[section][key][0].split("|"))
+        kinds = [KINDS[name] for name in declared if name != "None"]
+        wanted = tuple(kind for group, _ in kinds for kind in group)
+        if value is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
+            words = " or ".join(said for _, said in kinds)
+            raise UserError(f"[{section}] {key} must be {words}, got {value!r}.")
 
 
-def _check_kind(section: str, key: str, value: Any) -> None:
-    """A value must be of the kind that its setting declares; None stands for the default."""
-    declared = {f.name: str(f.type) for f in fields(_SETTINGS[section])} if section in _SETTINGS else {}
-    text = _OTHERS.get((section, key)) or declared.get(key, "str")
-    kinds = [_KINDS[part.split("[")[0].strip()] for part in text.split("|") if part.strip() != "None"]
-    wanted = tuple(kind for group, _ in kinds for kind in group)
-    if value is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
-        words = " or ".join(said for _, said in kinds)
-        raise UserError(f"[{section}] {key} must be {words}, got {value!r}.")
+def _typed(kind: Callable[..., Settings], section: Mapping[str, Any]) -> Settings:
+    """The settings that a section stands for; keys that they do not have are left out, and lists are tuples there."""
+    names = inspect.signature(kind).parameters
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k in names})
 
 
 def plain_config(config: Config) -> dict[str, Any]:
     """The configuration as JSON can hold it: no infinities."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(k): plain(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        if isinstance(value, float) and not math.isfinite(value):
-            return None
-        return value if isinstance(value, str | int | float | bool) or value is None else str(value)
-
-    found: dict[str, Any] = plain(config)
+    found: dict[str, Any] = json.loads(json.dumps(config, default=str), parse_constant=lambda _: None)
     return found
 
 
@@ -162,14 +152,14 @@ class Job:
     @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `certify_training` beyond data, threat, training and engine."""
-        attack = {k: v for k, v in self.config["attack"].items() if k != "enabled"}
+        config = self.config
         return {
-            "solver": SolverSettings(**self.config["solver"]),
-            "relational": RelationalSettings(**self.config["relational"]),
-            "attack_settings": AttackSettings(**attack),
-            "attacked": bool(self.config["attack"]["enabled"]),
-            "unroll": self.config["run"]["unroll"],
-            "prediction": self.config["run"]["prediction"],
+            "solver": _typed(SolverSettings, config["solver"]),
+            "relational": _typed(RelationalSettings, config["relational"]),
+            "attack_settings": _typed(AttackSettings, config["attack"]),
+            "attacked": bool(config["attack"]["enabled"]),
+            "unroll": config["run"]["unroll"],
+            "prediction": config["run"]["prediction"],
             "test_threat": self.test_threat,
         }
 
@@ -182,7 +172,7 @@ class Job:
             self.threat,
             self.training,
             engine,
-            select=Selection(**self.config["select"]),
+            select=_typed(Selection, self.config["select"]),
             callbacks=callbacks,
             run_dir=run_dir,
             resume=resume,
@@ -196,41 +186,29 @@ def job_of(config: Config) -> Job:
     if section["source"] is None:
         raise UserError(f"Name a data set ({', '.join(NAMES)}) or a file: mibp-cert certify data.csv --target COLUMN.")
     said: list[str] = []
-    if section["source"] in NAMES:
-        data = load(section["source"], config["training"]["seed"], section["path"] and Path(section["path"]))
+    built_in, seed = section["source"] in NAMES, config["training"]["seed"]
+    if built_in:
+        data = load(section["source"], seed, section["path"] and Path(section["path"]))
     else:
-        data, said = _from_file(section, config["threat"], config["training"]["seed"])
+        data, said = _from_file(section, config["threat"], seed)
     config = _with_usual(config, data)
     network = network_of(data, **config["network"])
-    plain = dict(config["training"])
-    plain["schedule"] = plain["schedule"] if isinstance(plain["schedule"], str) else tuple(plain["schedule"])
-    threat = _threat(config["threat"], data, section["source"] in NAMES)
+    threat = _threat(config["threat"], data, built_in)
     test = config["test_threat"]
     test_threat = None if not test else threat_from_json(test) if "kind" in test else threat_of(**_easy(test, ("eps",)))
-    asked: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config["questions"].items()}
-    questions = Questions(**asked)
+    questions = _typed(Questions, config["questions"])
     questions.check(data, test_threat=test_threat is not None)
-    training = Training(**plain)
+    training = _typed(Training, config["training"])
     engines = tuple(name.strip() for name in str(config["run"]["engine"]).split(","))
     for engine in engines:
         check_memory(network, data.train, threat, training.batch_size, engine)  # before any training
-    if config["select"]["rule"] == "best-validation" and section["source"] not in NAMES:
+    if config["select"]["rule"] == "best-validation" and not built_in:
         config["select"]["least_accuracy"], note = _good_enough(config["select"], network, data, threat, training)
         said += note
-    rows = effective_batch_size(len(data.train), training.batch_size)
-    effective = {**config, "training": {**plain, "batch_size": rows}, "threat": threat.to_json()}
-    return Job(
-        effective,
-        data,
-        network,
-        threat,
-        test_threat,
-        Training(**plain),
-        engines,
-        questions,
-        tuple(said),
-        config["threat"],
-    )
+    used = replace(training, batch_size=effective_batch_size(len(data.train), training.batch_size))
+    effective = {**config, "training": asdict(used), "threat": threat.to_json()}
+    asked = config["threat"]
+    return Job(effective, data, network, threat, test_threat, training, engines, questions, tuple(said), asked)
 
 
 def _with_usual(config: Config, data: Split) -> Config:
@@ -273,42 +251,35 @@ def _good_enough(
 
 def with_eps(job: Job, eps: str) -> Catalogued:
     """The job's threat with another amount; everything else that may be wrong stays."""
-    section = {key: value for key, value in job.asked.items() if key != "kind"}
     if "kind" in job.asked:
         raise UserError(
             "Amounts can be varied for a threat given by --eps; this one is written out in the configuration."
         )
-    return _threat({**section, "eps": eps}, job.data, job.config["data"]["source"] in NAMES)
+    return _threat({**job.asked, "eps": eps}, job.data, job.config["data"]["source"] in NAMES)
 
 
 def _threat(section: Mapping[str, Any], data: Split, built_in: bool) -> Catalogued:
     if "kind" in section:
         return threat_from_json(section)
     easy = _easy(section, EASY)
-    if not easy and not built_in:
+    if built_in:
+        easy = {"eps": 0.01, **easy}
+    if not easy:
         raise UserError(
             "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, or [threat] in a configuration."
         )
-    easy = {"eps": 0.01, **easy} if built_in else easy
-    lost = easy.pop("missing", None)
-    threat = threat_of(**easy) if easy or lost is None else None
-    if lost is None:
-        assert threat is not None
-        return threat
-    named = [column.name for j, column in enumerate(data.train.columns) if _has_missing(data, j)]
+    lost, gaps = easy.pop("missing", ()), data.train.missing
+    parts = [threat_of(**easy)] if easy else []
     for name in lost:
         if name != "all":
             data.train.column(name)  # refuses a column that does not exist
-    asked = named if "all" in lost else [name for name in lost if name in named]
-    if not asked:
-        if threat is None:
-            raise UserError("No training row has a missing value in the columns named; say what else may be wrong.")
-        return threat
-    return Missing(asked) if threat is None else threat & Missing(asked)
-
-
-def _has_missing(data: Split, j: int) -> bool:
-    return data.train.missing is not None and bool(data.train.missing[:, j].any())
+    known = [c.name for j, c in enumerate(data.train.columns) if gaps is not None and gaps[:, j].any()]
+    asked = known if "all" in lost else [name for name in lost if name in known]
+    if asked:
+        parts.append(Missing(asked))
+    if not parts:
+        raise UserError("No training row has a missing value in the columns named; say what else may be wrong.")
+    return together(parts)
 
 
 def _easy(section: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
@@ -327,20 +298,17 @@ def _from_file(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int)
         )
     if section["target"] is None:
         raise UserError("Name the column that is to be predicted: --target COLUMN.")
-    keys = {f.name for f in fields(Reading)} - {"missing"}
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items() if k in keys}
-    reading = Reading(**values, missing=tuple(section["na"]))
+    reading = _typed(Reading, {**section, "missing": tuple(section["na"])})
     frame = read_table(source, reading)
     test = None if section["test_file"] is None else read_table(section["test_file"], reading)
-    doubted = threat.get("missing", ()) if "kind" not in threat else None
-    for name in doubted or ():
+    doubted = () if "kind" in threat else threat.get("missing", ())
+    for name in doubted:
         if name != "all" and name not in frame.columns:
             raise UserError(
                 f"There is no column '{name}' in {source}; {nearest(name, [str(c) for c in frame.columns])}"
             )
-    gaps = {name: n for name, n in missing_columns(frame).items() if name != reading.target}
-    open_ = {} if doubted is None or "all" in doubted else {n: c for n, c in gaps.items() if n not in doubted}
-    if open_:
+    open_ = {name: count for name, count in missing_columns(frame).items() if name not in doubted}
+    if open_ and "kind" not in threat and "all" not in doubted:
         listed = ", ".join(f"'{name}' ({count})" for name, count in open_.items())
         raise UserError(
             f"Values are missing in {listed}: say that they may be anything valid with --missing {next(iter(open_))} (or "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
-from mibp_cert.certify import AttackSettings, CertifiedRun, Selection
+from mibp_cert.certify import AttackSettings, Selection
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.certify.request import check_threat
 from mibp_cert.certify.tables import attack_rows, class_table, range_table
@@ -29,83 +29,52 @@ from mibp_cert.doors import certify_training
 from mibp_cert.engines import Inputs, ParameterSet, RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network, Training
-from mibp_cert.options import ACTIVATIONS, Start
+from mibp_cert.options import Start, activation_named
 from mibp_cert.report.progress import progress_bars, show_training
 from mibp_cert.studies.blame import Blame, blame
-from mibp_cert.threats import Catalogued, Missing, Nothing, Threat
+from mibp_cert.threats import Catalogued, Missing, Threat
 
 Table = pd.DataFrame | ArrayLike
+PASSED_ON = ("solver", "relational", "unroll", "prediction", "run_dir", "resume")
+"""Parameters that `certify_training` takes under the same names."""
 
 
+@dataclass(eq=False, repr=False)
 class _Certified(BaseEstimator):
     """What classifier and regressor share: parameters, tables in, the run behind it."""
 
-    def __init__(
-        self,
-        hidden: int | Sequence[int] = (20,),
-        *,
-        threat: Threat | None = None,
-        engine: str = "relational",
-        loss: str = "hinge",
-        learning_rate: float = 0.1,
-        epochs: int = 10,
-        batch_size: int | None = 100,
-        random_state: int | np.random.RandomState | None = 0,
-        activation: str = "relu",
-        logits: int | None = None,
-        network: Network | Start | None = None,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        clip: float | None = None,
-        schedule: str | Sequence[float] = "constant",
-        init: str = "torch",
-        batch_mode: str = "shuffle",
-        select: str = "last",
-        validation_fraction: float = 0.2,
-        prediction: str | None = None,
-        unroll: int = 1,
-        solver: SolverSettings | None = None,
-        relational: RelationalSettings | None = None,
-        attack: AttackSettings | None = None,
-        categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None = None,
-        ranges: Mapping[Any, tuple[float, float]] | None = None,
-        scaling: str = "standard",
-        abstain_label: Any = None,
-        run_dir: str | None = None,
-        resume: bool = False,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden = hidden
-        self.threat = threat
-        self.engine = engine
-        self.loss = loss
-        self.learning_rate = learning_rate
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.random_state = random_state
-        self.activation = activation
-        self.logits = logits
-        self.network = network
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.clip = clip
-        self.schedule = schedule
-        self.init = init
-        self.batch_mode = batch_mode
-        self.select = select
-        self.validation_fraction = validation_fraction
-        self.prediction = prediction
-        self.unroll = unroll
-        self.solver = solver
-        self.relational = relational
-        self.attack = attack
-        self.categorical = categorical
-        self.ranges = ranges
-        self.scaling = scaling
-        self.abstain_label = abstain_label
-        self.run_dir = run_dir
-        self.resume = resume
-        self.verbose = verbose
+    hidden: int | Sequence[int] = (20,)
+    _: KW_ONLY
+    threat: Threat | None = None
+    engine: str = "relational"
+    loss: str = "hinge"
+    learning_rate: float = 0.1
+    epochs: int = 10
+    batch_size: int | None = 100
+    random_state: int | np.random.RandomState | None = 0
+    activation: str = "relu"
+    logits: int | None = None
+    network: Network | Start | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    schedule: str | Sequence[float] = "constant"
+    init: str = "torch"
+    batch_mode: str = "shuffle"
+    select: str = "last"
+    validation_fraction: float = 0.2
+    prediction: str | None = None
+    unroll: int = 1
+    solver: SolverSettings | None = None
+    relational: RelationalSettings | None = None
+    attack: AttackSettings | None = None
+    categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None = None
+    ranges: Mapping[Any, tuple[float, float]] | None = None
+    scaling: str = "standard"
+    abstain_label: Any = None
+    run_dir: str | None = None
+    resume: bool = False
+    verbose: int = 0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -148,88 +117,81 @@ class _Certified(BaseEstimator):
         check_is_fitted(self)
         frame = self._frame(X, reset=False)
         x, missing = self._features(frame)
-        run: CertifiedRun = self.run_
         if missing.any():
             if threat is not None and not isinstance(threat, Catalogued):
                 raise UserError("Rules cannot be combined with missing values in the inputs; fill them in.")
             threat = Missing() if threat is None else threat if threat.knows_missing() else threat & Missing()
-        return run.bind_inputs(x, threat, missing=missing), frame.index
+        return self.run_.bind_inputs(x, threat, missing=missing), frame.index
 
     # Training ---------------------------------------------------------------------------------------------------------
 
-    def _fit(self, frame: pd.DataFrame, make: Any, outputs: int) -> None:
-        """Fit recipe and bounds; `make(x, missing, rows)` gives the data set of some rows."""
+    def _targets(self, y: NDArray[Any], frame: pd.DataFrame) -> NDArray[Any]:
+        """What is to be learnt, checked: one value for every row of the table."""
+        raise NotImplementedError
+
+    def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
+        raise NotImplementedError
+
+    def fit(self, X: Table, y: ArrayLike) -> Self:
+        """Train on every dataset that the threat allows, at once."""
+        frame = self._frame(X, reset=True)
+        if y is None:
+            raise UserError("The estimator requires y to be passed, but the target y is None.")
+        targets = self._targets(column_or_1d(y, warn=True), frame)
         self.recipe_ = Recipe.fit(frame, categorical=self.categorical, ranges=self.ranges, scaling=self.scaling)
         x, missing = self._features(frame)
         seed = self._seed()
-        whole: Dataset = make(x, missing)
-        data: Dataset | Split = whole
-        if self.select == "best-validation":
-            if self.threat is not None and self.threat.uses_rows():
-                raise UserError(
-                    "The threat names rows by their numbers, which change when some rows are kept for validation; use "
-                    "select='last', or a condition such as .where(column('age') >= 65)."
-                )
-            # Rows with missing values stay in training: validation rows are trusted, and the doubt is about the others.
-            rows = np.random.default_rng([seed, 4]).permutation(len(x))
-            rows = rows[np.argsort(np.asarray(missing.any(axis=1))[rows], kind="stable")]
-            count = max(1, round(self.validation_fraction * len(x)))
-            if count >= len(x):
-                raise UserError("There are too few rows to keep some for validation; use select='last'.")
-            check = whole.take(np.sort(rows[:count]))
-            data = Split("validation", whole.take(np.sort(rows[count:])), check, check)
-        network, start = self._network(x.shape[1], outputs)
-        training = Training(
-            self.epochs,
-            None
-            if self.batch_size is None
-            else min(self.batch_size, len(data.train if isinstance(data, Split) else data)),
-            self.learning_rate,
-            self.loss,
-            seed,
-            self.init,
-            self.batch_mode,
-            self.momentum,
-            self.weight_decay,
-            self.clip,
-            self.schedule if isinstance(self.schedule, str) else tuple(self.schedule),
-        )
-        with ExitStack() as stack:
-            progress = stack.enter_context(progress_bars(quiet=not self.verbose, transient=False))
-            self.run_ = certify_training(
-                network,
-                data,
-                Nothing() if self.threat is None else self.threat,
-                training,
-                self.engine,
-                solver=self.solver,
-                relational=self.relational,
-                unroll=self.unroll,
-                prediction=self.prediction,
-                select=Selection(self.select),
-                attacked=False,
-                theta0=start,
-                callbacks=show_training(progress, self.engine),
-                run_dir=self.run_dir,
-                resume=self.resume,
-            )
-        if not self.run_.reached:
-            warnings.warn(
-                f"The bounds diverged at step {self.run_.diverged}: nothing can be certified, and predict_nominal is the clean "
-                f"model after step {self.run_.steps} only; use a smaller eps or learning rate, or fewer epochs.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        whole = self._dataset(x, targets, missing).named(frame.index)
+        data = self._with_validation(whole, seed) if self.select == "best-validation" else whole
+        network, start = self._network(whole)
+        # The settings of the training are parameters here, under the same names.
+        given = {setting.name: getattr(self, setting.name) for setting in fields(Training) if setting.name != "seed"}
+        if self.batch_size is not None:
+            given["batch_size"] = min(self.batch_size, len(data.train if isinstance(data, Split) else data))
+        if not isinstance(self.schedule, str):
+            given["schedule"] = tuple(self.schedule)
+        training, options = Training(seed=seed, **given), {name: getattr(self, name) for name in PASSED_ON}
+        options |= {"select": Selection(self.select), "theta0": start, "attacked": False}
+        with progress_bars(quiet=not self.verbose, transient=False) as progress:
+            hear = show_training(progress, self.engine)
+            self.run_ = certify_training(network, data, self.threat, training, self.engine, callbacks=hear, **options)
+        self._warn_if_useless(whole)
+        return self
 
+    def _with_validation(self, whole: Dataset, seed: int) -> Split:
+        """Some rows kept for choosing the epoch."""
+        if self.threat is not None and self.threat.uses_rows():
+            raise UserError(
+                "The threat names rows by their numbers, which change when some rows are kept for validation; use "
+                "select='last', or a condition such as .where(column('age') >= 65)."
+            )
+        rows = np.random.default_rng([seed, 4]).permutation(len(whole))
+        if whole.missing is not None:
+            # Rows with missing values stay in training: validation rows are trusted, and the doubt is about the others.
+            rows = rows[np.argsort(np.asarray(whole.missing.any(axis=1))[rows], kind="stable")]
+        count = max(1, round(self.validation_fraction * len(whole)))
+        if count >= len(whole):
+            raise UserError("There are too few rows to keep some for validation; use select='last'.")
+        check = whole.take(np.sort(rows[:count]))
+        return Split("validation", whole.take(np.sort(rows[count:])), check, check)
+
+    def _warn_if_useless(self, whole: Dataset) -> None:
+        """Warn the caller of `fit` where nothing at all can be certified."""
+        said = ""
+        if not self.run_.reached:
+            said = (
+                f"The bounds diverged at step {self.run_.diverged}: nothing can be certified, and predict_nominal is the clean "
+                f"model after step {self.run_.steps} only; use a smaller eps or learning rate, or fewer epochs."
+            )
         elif self.threat is not None and whole.targets is None:
-            rows = np.linspace(0, len(x) - 1, min(len(x), 50)).astype(np.intp)
-            if not self.run_.certify_inputs(Inputs(x[rows])).certified.any():
-                warnings.warn(
+            rows = np.linspace(0, len(whole) - 1, min(len(whole), 50)).astype(np.intp)
+            if not self.run_.certify_inputs(Inputs(whole.x[rows])).certified.any():
+                said = (
                     "Nothing is certified, not even for the training rows: the bounds are too wide. Try hidden=() with "
-                    "loss='cross-entropy', fewer epochs, select='best-validation', or less doubt.",
-                    ConvergenceWarning,
-                    stacklevel=3,
+                    "loss='cross-entropy', fewer epochs, select='best-validation', or less doubt."
                 )
+        if said:
+            warnings.warn(said, ConvergenceWarning, stacklevel=3)
 
     def _seed(self) -> int:
         state = self.random_state
@@ -237,20 +199,19 @@ class _Certified(BaseEstimator):
             return int(state.randint(2**31))
         return int(np.random.default_rng().integers(2**31)) if state is None else int(state)
 
-    def _network(self, features: int, outputs: int) -> tuple[Network, NDArray[np.float64] | None]:
-        if isinstance(self.network, Start):
-            return self.network.network, self.network.theta
-        if isinstance(self.network, Network):
-            return self.network, None
-        if self.network is not None:
-            raise UserError(f"network is a Network or from_torch(module), got {type(self.network).__name__}.")
-        if self.activation not in ACTIVATIONS:
-            raise UserError(
-                f"There is no activation called {self.activation!r}; choose one of {', '.join(ACTIVATIONS)}."
-            )
-        hidden = (self.hidden,) if isinstance(self.hidden, int) else self.hidden
-        sizes = [features, *(int(size) for size in hidden), self.logits or outputs]
-        return Network.mlp(sizes, activation=ACTIVATIONS[self.activation]), None
+    def _network(self, whole: Dataset) -> tuple[Network, NDArray[np.float64] | None]:
+        """The network, and what its training starts from where the user said so."""
+        match self.network:
+            case Start():
+                return self.network.network, self.network.theta
+            case Network():
+                return self.network, None
+            case None:
+                between = activation_named(self.activation)
+                hidden = (self.hidden,) if isinstance(self.hidden, int) else self.hidden
+                sizes = [whole.features, *(int(size) for size in hidden), self.logits or whole.one_hot.shape[1]]
+                return Network.mlp(sizes, activation=between), None
+        raise UserError(f"network is a Network or from_torch(module), got {type(self.network).__name__}.")
 
     # What was found ---------------------------------------------------------------------------------------------------
 
@@ -258,16 +219,20 @@ class _Certified(BaseEstimator):
     def bounds_(self) -> ParameterSet:
         """Bounds of every trained parameter: `bounds_.lower`, `bounds_.upper`; refused where they diverged."""
         check_is_fitted(self)
-        run: CertifiedRun = self.run_
-        run.check_reached()
-        return run.bounds
+        self.run_.check_reached()
+        return self.run_.bounds
 
     @property
     def history_(self) -> list[dict[str, Any]]:
         """One record per epoch: seconds, mean and largest radius, validation."""
         check_is_fitted(self)
-        run: CertifiedRun = self.run_
-        return [record.to_json() for record in run.history]
+        return [record.to_json() for record in self.run_.history]
+
+    def predict_interval(self, X: Table, *, threat: Threat | None = None) -> NDArray[np.float64]:
+        """Proven ranges of the logits (rows × logits × 2), over every model that training could have produced."""
+        inputs, _ = self._inputs(X, threat)
+        found = self.run_.ranges_of(inputs).outputs
+        return np.stack([found.low, found.high], axis=-1)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "run_")
@@ -287,45 +252,35 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
     ['no', 'abstain', 'yes']
     """
 
-    def fit(self, X: Table, y: ArrayLike) -> Self:
-        """Train on every dataset that the threat allows, at once."""
-        frame = self._frame(X, reset=True)
-        if y is None:
-            raise UserError("The estimator requires y to be passed, but the target y is None.")
-        labels = column_or_1d(y, warn=True)
-        if labels.dtype.kind == "O" and pd.isna(labels).any():
-            raise UserError(f"y has {int(pd.isna(labels).sum())} missing value(s); leave those rows out.")
-        if labels.dtype.kind == "f":
-            check_array(labels, ensure_2d=False, input_name="y")
-        check_classification_targets(labels)
-        check_consistent_length(frame, labels)
-        self.classes_ = np.unique(labels)
+    def _targets(self, y: NDArray[Any], frame: pd.DataFrame) -> NDArray[Any]:
+        if y.dtype.kind == "O" and pd.isna(y).any():
+            raise UserError(f"y has {int(pd.isna(y).sum())} missing value(s); leave those rows out.")
+        if y.dtype.kind == "f":
+            check_array(y, ensure_2d=False, input_name="y")
+        check_classification_targets(y)
+        check_consistent_length(frame, y)
+        self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
             raise UserError(f"Training needs at least two classes; y has 1 class, {self.classes_[0]!r}.")
-        self.abstain_label_ = self._label()
-        names = tuple(self.classes_.tolist())
+        self.abstain_label_ = self._label(self.classes_.tolist())
+        return y
 
-        def make(x: NDArray[np.float64], missing: NDArray[np.bool_]) -> Dataset:
-            return Dataset.of(x, labels, names, self.recipe_.columns, missing).named(frame.index)
+    def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
+        return Dataset.of(x, y, tuple(self.classes_.tolist()), self.recipe_.columns, missing)
 
-        self._fit(frame, make, len(names))
-        return self
-
-    def _label(self) -> Any:
+    def _label(self, known: list[Any]) -> Any:
         """The word for abstaining: −1, or one below the smallest class if −1 is one; "abstain" for text."""
         if self.abstain_label is not None:
-            if self.abstain_label in self.classes_.tolist():
+            if self.abstain_label in known:
                 raise UserError(
                     f"The label for abstaining, {self.abstain_label!r}, is one of the classes; choose another."
                 )
             return self.abstain_label
-        kind = self.classes_.dtype.kind
-        if kind == "b":
+        if self.classes_.dtype.kind == "b":
             return -1
-        if kind in "iuf":
-            known = self.classes_.tolist()
+        if self.classes_.dtype.kind in "iuf":
             return type(known[0])(-1 if -1 not in known else min(known) - 1)
-        if "abstain" in self.classes_.tolist():
+        if "abstain" in known:
             raise UserError("'abstain' is one of the classes; name another label for abstaining with abstain_label=…")
         return "abstain"
 
@@ -352,14 +307,7 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
     def predict_nominal(self, X: Table) -> NDArray[Any]:
         """The class that the model trained on the data as handed in gives; no promise."""
         inputs, _ = self._inputs(X)
-        run: CertifiedRun = self.run_
-        return self._names(nominal_classes(run.network, run.theta, inputs.x))
-
-    def predict_interval(self, X: Table, *, threat: Threat | None = None) -> NDArray[np.float64]:
-        """Proven ranges of the logits (rows × logits × 2), over every model that training could have produced."""
-        inputs, _ = self._inputs(X, threat)
-        found = self.run_.ranges_of(inputs).outputs
-        return np.stack([found.low, found.high], axis=-1)
+        return self._names(nominal_classes(self.run_.network, self.run_.theta, inputs.x))
 
     def certify(
         self,
@@ -373,10 +321,9 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
         """A table with one line per row, index kept: class (or the word "abstain"), certified, margin bounds, attacked class,
         reason for abstaining; with `y`, also the true label and whether a certified class is correct."""
         inputs, index = self._inputs(X, threat)
-        run: CertifiedRun = self.run_
-        answer = run.certify_inputs(inputs, margin=margin)
-        found = attack_rows(run, inputs, self.attack) if attack else None
-        table = class_table(run, inputs, answer, found, index)
+        answer = self.run_.certify_inputs(inputs, margin=margin)
+        found = attack_rows(self.run_, inputs, self.attack) if attack else None
+        table = class_table(self.run_, inputs, answer, found, index)
         if y is not None:
             labels = column_or_1d(y)
             check_consistent_length(table, labels)
@@ -390,6 +337,7 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
         return blame(self.run_, x=inputs, top=top, verified=verified)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class CertifiedRegressor(RegressorMixin, _Certified):
     """A network for real targets, with proven ranges of its outputs for all datasets of the threat.
 
@@ -403,86 +351,28 @@ class CertifiedRegressor(RegressorMixin, _Certified):
     True
     """
 
-    def __init__(
-        self,
-        hidden: int | Sequence[int] = (20,),
-        *,
-        threat: Threat | None = None,
-        engine: str = "relational",
-        loss: str = "squared-error",
-        learning_rate: float = 0.05,
-        epochs: int = 50,
-        batch_size: int | None = 100,
-        random_state: int | np.random.RandomState | None = 0,
-        activation: str = "relu",
-        network: Network | Start | None = None,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        clip: float | None = None,
-        schedule: str | Sequence[float] = "constant",
-        init: str = "torch",
-        batch_mode: str = "shuffle",
-        prediction: str | None = None,
-        unroll: int = 1,
-        solver: SolverSettings | None = None,
-        relational: RelationalSettings | None = None,
-        attack: AttackSettings | None = None,
-        categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None = None,
-        ranges: Mapping[Any, tuple[float, float]] | None = None,
-        scaling: str = "standard",
-        run_dir: str | None = None,
-        resume: bool = False,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            hidden,
-            threat=threat,
-            engine=engine,
-            loss=loss,
-            learning_rate=learning_rate,
-            epochs=epochs,
-            batch_size=batch_size,
-            random_state=random_state,
-            activation=activation,
-            network=network,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            clip=clip,
-            schedule=schedule,
-            init=init,
-            batch_mode=batch_mode,
-            prediction=prediction,
-            unroll=unroll,
-            solver=solver,
-            relational=relational,
-            attack=attack,
-            categorical=categorical,
-            ranges=ranges,
-            scaling=scaling,
-            run_dir=run_dir,
-            resume=resume,
-            verbose=verbose,
-        )
+    loss: str = "squared-error"
+    learning_rate: float = 0.05
+    epochs: int = 50
+    # What is about classes is no parameter here.
+    logits: int | None = field(default=None, init=False)
+    select: str = field(default="last", init=False)
+    validation_fraction: float = field(default=0.2, init=False)
+    abstain_label: Any = field(default=None, init=False)
 
-    def fit(self, X: Table, y: ArrayLike) -> Self:
-        """Train on every dataset that the threat allows, at once."""
-        frame = self._frame(X, reset=True)
-        if y is None:
-            raise UserError("The estimator requires y to be passed, but the target y is None.")
-        targets = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, input_name="y")
+    def _targets(self, y: NDArray[Any], frame: pd.DataFrame) -> NDArray[Any]:
+        targets: NDArray[Any] = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(frame, targets)
+        return targets
 
-        def make(x: NDArray[np.float64], missing: NDArray[np.bool_]) -> Dataset:
-            plain = Dataset.regression(x, targets, self.recipe_.columns, missing)
-            return plain.with_target(plain.target_column()).named(frame.index)
-
-        self._fit(frame, make, 1)
-        return self
+    def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
+        plain = Dataset.regression(x, y, self.recipe_.columns, missing)
+        return plain.with_target(plain.target_column())
 
     def predict(self, X: Table) -> NDArray[np.float64]:
         """The output of the model trained on the data as handed in; `predict_interval` is what is proven."""
         inputs, _ = self._inputs(X)
-        run: CertifiedRun = self.run_
+        run = self.run_
         return run.train.in_units(nominal_outputs(run.network, run.theta, inputs.x))[:, 0]
 
     def predict_nominal(self, X: Table) -> NDArray[np.float64]:
@@ -491,9 +381,7 @@ class CertifiedRegressor(RegressorMixin, _Certified):
 
     def predict_interval(self, X: Table, *, threat: Threat | None = None) -> NDArray[np.float64]:
         """Proven ranges of the outputs (rows × 2), infinite where nothing is known."""
-        inputs, _ = self._inputs(X, threat)
-        found = self.run_.ranges_of(inputs).outputs
-        return np.stack([found.low[:, 0], found.high[:, 0]], axis=-1)
+        return super().predict_interval(X, threat=threat)[:, 0]
 
     def certify(
         self, X: Table, y: ArrayLike | None = None, *, threat: Threat | None = None, attack: bool = True
@@ -501,14 +389,13 @@ class CertifiedRegressor(RegressorMixin, _Certified):
         """A table with one line per row, index kept: nominal output, its proven range, what attacks reach; with `y`, also the
         target and the largest error that is possible."""
         inputs, index = self._inputs(X, threat)
-        run: CertifiedRun = self.run_
-        table = range_table(run, inputs, None, attack_rows(run, inputs, self.attack) if attack else None, index)
+        found = attack_rows(self.run_, inputs, self.attack) if attack else None
+        table = range_table(self.run_, inputs, None, found, index)
         if y is not None:
             targets = np.asarray(column_or_1d(y), dtype=np.float64)
             check_consistent_length(table, targets)
             table.insert(0, "target", targets)
-            worst = np.maximum(table["high"] - targets, targets - table["low"])
-            table.insert(4, "largest_error", worst)
+            table.insert(4, "largest_error", np.maximum(table["high"] - targets, targets - table["low"]))
         return table
 
     def score(self, X: Table, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:

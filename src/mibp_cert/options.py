@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,14 @@ from mibp_cert.threats import AnyCategory, Budget, Catalogued, LabelFlips, LInf,
 
 IMAGES = "digits"
 """The data set whose rows are images."""
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": ReLU(),
-    "leaky-relu": LeakyReLU(),
-    "sigmoid": Sigmoid(),
-    "tanh": Tanh(),
-}
+ACTIVATIONS: dict[str, Activation] = {"relu": ReLU(), "leaky-relu": LeakyReLU(), "sigmoid": Sigmoid(), "tanh": Tanh()}
+
+
+def activation_named(name: str) -> Activation:
+    """What stands between the layers."""
+    if name not in ACTIVATIONS:
+        raise UserError(f"There is no activation called {name!r}; choose one of {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[name]
 
 
 def threat_of(
@@ -43,17 +47,15 @@ def threat_of(
     if rows is not None:
         if not parts:
             raise UserError("--rows limits how many rows are off: say by how much with --eps, or name --any-category.")
-        parts = [Budget(_together(parts), rows=rows)]
+        parts = [Budget(together(parts), rows=rows)]
     parts += [LabelFlips(flips)] if flips else []
     parts += [TargetNoise(target_eps)] if target_eps else []
-    return _together(parts) if parts else Nothing()
+    return together(parts) if parts else Nothing()
 
 
-def _together(parts: list[Catalogued]) -> Catalogued:
-    both = parts[0]
-    for part in parts[1:]:
-        both = both & part
-    return both
+def together(parts: Sequence[Catalogued]) -> Catalogued:
+    """All of this at once."""
+    return reduce(and_, parts)
 
 
 def _noise(eps: str | float | Mapping[str, Any]) -> list[Catalogued]:
@@ -63,15 +65,14 @@ def _noise(eps: str | float | Mapping[str, Any]) -> list[Catalogued]:
     if "=" not in eps:
         amount, share = _amount(eps)
         return [LInf(amount, relative=share)]
-    plain: dict[str, float] = {}
-    relative: dict[str, float] = {}
+    amounts: dict[bool, dict[str, float]] = {False: {}, True: {}}
     for part in eps.split(","):
         name, sign, value = part.rpartition("=")
         if not sign or not name.strip():
             raise UserError(f"--eps takes a number, or columns with numbers such as age=1,income=5%; got {eps!r}.")
         amount, share = _amount(value)
-        (relative if share else plain)[name.strip()] = amount
-    return [*([LInf(plain)] if plain else []), *([LInf(relative, relative=True)] if relative else [])]
+        amounts[share][name.strip()] = amount
+    return [LInf(found, relative=share) for share, found in amounts.items() if found]
 
 
 def _amount(text: str) -> tuple[float, bool]:
@@ -84,16 +85,10 @@ def _amount(text: str) -> tuple[float, bool]:
 
 
 def network_of(
-    data: Split,
-    hidden: str | Sequence[int],
-    activation: str,
-    conv: str | Sequence[int] | None,
-    logits: int,
+    data: Split, hidden: str | Sequence[int], activation: str, conv: str | Sequence[int] | None, logits: int
 ) -> Network:
     """A fully connected network, after one convolution where the data are images."""
-    if activation not in ACTIVATIONS:
-        raise UserError(f"There is no activation called {activation!r}; choose one of {', '.join(ACTIVATIONS)}.")
-    between = ACTIVATIONS[activation]
+    between = activation_named(activation)
     sizes = _sizes(hidden)
     if conv is not None and data.name != IMAGES:
         raise UserError(f"--conv is for image data; choose the data set {IMAGES}.")

@@ -5,6 +5,7 @@ Nothing here is imported by the rest of the package, and PyTorch itself only whe
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,17 @@ from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, Layer, LeakyReLU, Linear,
 from mibp_cert.options import Start
 
 Shape = tuple[int, int, int]
+COUNTERPARTS: dict[Any, tuple[str, ...]] = {
+    Linear: ("in_features", "out_features", "bias"),
+    Conv2d: ("in_channels", "out_channels", "kernel_size", "stride", "padding", "bias"),
+    AvgPool2d: ("kernel_size", "stride"),
+    Flatten: (),
+    ReLU: (),
+    LeakyReLU: ("negative_slope",),
+    Sigmoid: (),
+    Tanh: (),
+}
+"""Layers whose PyTorch module has the same name, and what it calls their fields, in their order."""
 
 
 def _torch() -> Any:
@@ -42,7 +54,11 @@ def from_torch(module: Any, shape: Shape | None = None) -> Start:
     for place, part in enumerate(parts):
         if type(part) is nn.Identity:
             continue
-        layers.append(_layer(place, part, nn))
+        try:
+            layers.append(_layer(part, nn))
+        except _Refused as why:
+            known = ", ".join(kind.__name__ for kind in COUNTERPARTS)
+            raise UserError(f"Module {place}, {_said(part)}, {why}; supported are {known}.") from None
         # PyTorch and this package keep weight and bias in the same order and shape.
         tensors += [p.detach().cpu().double().numpy().ravel() for p in part.parameters()]
     if not any(layer.parameter_shapes() for layer in layers):
@@ -59,24 +75,12 @@ def to_torch(run: CertifiedRun) -> Any:
     run.check_reached()
     torch = _torch()
     nn, made = torch.nn, []
+    layer: Any
     for layer in run.network.layers:
-        match layer:
-            case Linear():
-                made.append(nn.Linear(layer.inputs, layer.outputs, bias=layer.bias))
-            case Conv2d():
-                made.append(
-                    nn.Conv2d(layer.channels, layer.filters, layer.kernel, layer.stride, layer.padding, bias=layer.bias)
-                )
-            case AvgPool2d():
-                made.append(nn.AvgPool2d(layer.kernel, layer.stride))
-            case Flatten():
-                made.append(nn.Flatten())
-            case LeakyReLU():
-                made.append(nn.LeakyReLU(layer.slope))
-            case ReLU() | Sigmoid() | Tanh():
-                made.append(getattr(nn, type(layer).__name__)())
-            case _:
-                raise UserError(f"PyTorch has no counterpart of the layer {layer}.")
+        names = COUNTERPARTS.get(type(layer))
+        if names is None:
+            raise UserError(f"PyTorch has no counterpart of the layer {layer}.")
+        made.append(getattr(nn, type(layer).__name__)(**dict(zip(names, astuple(layer), strict=True))))
     module = nn.Sequential(*made).double()
     theta = torch.from_numpy(np.array(run.theta))
     nn.utils.vector_to_parameters(theta, module.parameters())
@@ -92,41 +96,42 @@ def _flat(module: Any, nn: Any) -> list[Any]:
 
 def _own_ways(module: Any) -> str:
     """What makes a module compute or train otherwise than its type says; empty if nothing does."""
-    hooks = [name for name, found in vars(module).items() if name.endswith("_hooks") and found]
     # State dictionaries are written and read without touching what is computed.
-    if [name for name in hooks if "state_dict" not in name]:
+    if any(found for name, found in vars(module).items() if name.endswith("_hooks") and "state_dict" not in name):
         return "has hooks"
-    if "forward" in vars(module):
-        return "has a forward of its own"
-    return ""
+    return "has a forward of its own" if "forward" in vars(module) else ""
 
 
 def _check_plain(parts: list[Any]) -> None:
     """Refuse modules whose parameters are not trained as those of independent, plain layers."""
-    modules: set[int] = set()
-    owners: set[int] = set()
+    seen: set[int] = set()
     for place, part in enumerate(parts):
-        parameters = dict(part.named_parameters())
-        why = _own_ways(part)
-        if hasattr(part, "parametrizations") or any(name.endswith("_orig") for name in parameters):
-            why = "has a parametrisation (such as spectral_norm or pruning)"
-        elif parameters and id(part) in modules:
-            why = "is used twice"
-        for name, tensor in parameters.items():
-            if why:
-                break
-            if not tensor.requires_grad:
-                why = "is frozen (requires_grad=False)"
-            elif getattr(tensor, "_backward_hooks", None):
-                why = "has hooks on its gradients"
-            elif tensor.data_ptr() in owners:
-                why = f"shares its {name} with another module"
+        why = _otherwise(part, seen)
         if why:
             raise UserError(
                 f"Module {place}, {_said(part)}, {why}, so that PyTorch would train it otherwise: hand in plain layers."
             )
-        modules.add(id(part))
-        owners.update(tensor.data_ptr() for tensor in parameters.values())
+        seen |= {id(part), *(tensor.data_ptr() for tensor in part.parameters())}
+
+
+def _otherwise(part: Any, seen: set[int]) -> str:
+    """What is trained otherwise; empty if nothing is. `seen`: where earlier modules and their tensors are in memory."""
+    parameters = dict(part.named_parameters())
+    if hasattr(part, "parametrizations") or any(name.endswith("_orig") for name in parameters):
+        return "has a parametrisation (such as spectral_norm or pruning)"
+    if parameters and id(part) in seen:
+        return "is used twice"
+    own = _own_ways(part)
+    if own:
+        return own
+    for name, tensor in parameters.items():
+        if not tensor.requires_grad:
+            return "is frozen (requires_grad=False)"
+        if getattr(tensor, "_backward_hooks", None):
+            return "has hooks on its gradients"
+        if tensor.data_ptr() in seen:
+            return f"shares its {name} with another module"
+    return ""
 
 
 def _said(part: Any) -> str:
@@ -134,46 +139,37 @@ def _said(part: Any) -> str:
     return " ".join(str(part).split())
 
 
-def _layer(place: int, part: Any, nn: Any) -> Layer:
-    def refuse(why: str) -> UserError:
-        known = "Linear, Conv2d, AvgPool2d, Flatten, ReLU, LeakyReLU, Sigmoid, Tanh"
-        return UserError(f"Module {place}, {_said(part)}, {why}; supported are {known}.")
-
-    supported = (nn.Linear, nn.Conv2d, nn.AvgPool2d, nn.Flatten, nn.LeakyReLU, nn.ReLU, nn.Sigmoid, nn.Tanh)
-    if type(part) not in supported:  # a subclass may compute anything
-        raise refuse("has no counterpart")
-    match part:
-        case nn.Linear():
-            return Linear(part.in_features, part.out_features, part.bias is not None)
-        case nn.Conv2d():
-            if part.groups != 1 or part.dilation != (1, 1) or part.padding_mode != "zeros":
-                raise refuse("has groups, dilation or a padding mode")
-            kernel, stride = (_square(value, refuse) for value in (part.kernel_size, part.stride))
-            if isinstance(part.padding, str):
-                raise refuse("names its padding by a word: give a number")
-            padding = _square(part.padding, refuse)
-            return Conv2d(part.in_channels, part.out_channels, kernel, stride, padding, part.bias is not None)
-        case nn.AvgPool2d():
-            if _square(part.padding, refuse) or part.ceil_mode or part.divisor_override:
-                raise refuse("has padding, ceil_mode or a divisor")
-            return AvgPool2d(_square(part.kernel_size, refuse), _square(part.stride, refuse))
-        case nn.Flatten():
-            if part.start_dim != 1 or part.end_dim != -1:
-                raise refuse("flattens some dimensions only")
-            return Flatten()
-        case nn.LeakyReLU():
-            return LeakyReLU(float(part.negative_slope))
-        case nn.ReLU() | nn.Sigmoid() | nn.Tanh():
-            plain: dict[str, Layer] = {"ReLU": ReLU(), "Sigmoid": Sigmoid(), "Tanh": Tanh()}
-            return plain[type(part).__name__]
-    raise refuse("has no counterpart")
+class _Refused(Exception):
+    """Why a module has no counterpart."""
 
 
-def _square(value: Any, refuse: Any) -> int:
-    sides = value if isinstance(value, tuple) else (value, value)
-    if sides[0] != sides[1]:
-        raise refuse("is not square")
-    return int(sides[0])
+def _layer(part: Any, nn: Any) -> Layer:
+    """The counterpart of a module; `_Refused` says why it has none."""
+    # By the very type: a subclass may compute anything.
+    kind = next((kind for kind in COUNTERPARTS if type(part) is getattr(nn, kind.__name__)), None)
+    if kind is None:
+        raise _Refused("has no counterpart")
+    if kind is Conv2d and (part.groups != 1 or part.dilation != (1, 1) or part.padding_mode != "zeros"):
+        raise _Refused("has groups, dilation or a padding mode")
+    if kind is AvgPool2d and (_field(part, "padding") or part.ceil_mode or part.divisor_override):
+        raise _Refused("has padding, ceil_mode or a divisor")
+    if kind is Flatten and (part.start_dim, part.end_dim) != (1, -1):
+        raise _Refused("flattens some dimensions only")
+    layer: Layer = kind(*(_field(part, name) for name in COUNTERPARTS[kind]))
+    return layer
+
+
+def _field(part: Any, name: str) -> bool | int | float:
+    """A setting of a module as a layer takes it: one number for both sides of an image."""
+    value = getattr(part, name)
+    if name == "bias":
+        return value is not None
+    if isinstance(value, str):
+        raise _Refused("names its padding by a word: give a number")
+    side, other = value if isinstance(value, tuple) else (value, value)
+    if side != other:
+        raise _Refused("is not square")
+    return float(side) if name == "negative_slope" else int(side)
 
 
 def _input_shape(layers: list[Layer], shape: Shape | None) -> int | Shape:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from mibp_cert.data.dataset import Dataset, Split
 from mibp_cert.data.table import Column, Recipe
@@ -31,9 +32,8 @@ NPHA_MENTAL = "Mental Health"
 def two_moons(seed: int = 0, *, noise: float = 0.1, sizes: tuple[int, int, int] = (100, 200, 200)) -> Split:
     """Two interleaving half circles (scikit-learn's `make_moons`): 100 training, 200 validation, 200 test points."""
     x, y = _sklearn("make_moons")(sum(sizes), noise=noise, random_state=seed)
-    ends = (sizes[0], sizes[0] + sizes[1])
-    parts = [Dataset.of(x[a:b], y[a:b], (0, 1)) for a, b in ((0, ends[0]), ends, (ends[1], None))]
-    return Split("two-moons", *parts)
+    parts = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
+    return Split("two-moons", *(Dataset.of(x[rows], y[rows], (0, 1)) for rows in parts))
 
 
 def iris(seed: int = 0) -> Split:
@@ -66,29 +66,25 @@ def npha(seed: int = 0, path: Path | None = None, *, without_refused: bool = Fal
     recipe = Recipe.fit(features, categorical=[str(name) for name in features.columns])
     classes = tuple(sorted(set(table[NPHA_TARGET].tolist())))
     order, share = np.random.default_rng(seed).permutation(len(table)), len(table) // 10
-    spans = {"validation": order[:share], "test": order[share : 2 * share], "train": order[2 * share :]}
-    parts = {name: Dataset.from_frame(table.iloc[rows], NPHA_TARGET, recipe, classes) for name, rows in spans.items()}
-    return Split("npha", parts["train"], parts["validation"], parts["test"])
+    validation, test, train = (
+        Dataset.from_frame(table.iloc[rows], NPHA_TARGET, recipe, classes)
+        for rows in np.split(order, [share, 2 * share])
+    )
+    return Split("npha", train, validation, test)
 
 
 def read_npha(path: Path | None = None) -> pd.DataFrame:
     """The survey's answers as whole numbers, from a file, the data folder, or the UCI repository."""
-    for place in (path, _from_folder(), _cache()):
-        if place is not None and (place == path or place.exists()):
-            return _read_answers(place)
-    table = _download_npha()
-    _cache().parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(_cache(), index=False)
-    return table
-
-
-def _from_folder() -> Path | None:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mibp-cert" / NPHA_FILE
     folder = os.environ.get(DATA_FOLDER)
-    return None if not folder else Path(folder) / NPHA_FILE
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mibp-cert" / NPHA_FILE
+    known = [Path(folder) / NPHA_FILE, cache] if folder else [cache]
+    found = path or next((place for place in known if place.exists()), None)
+    if found is not None:
+        return _read_answers(found)
+    table = _download_npha()
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(cache, index=False)
+    return table
 
 
 def _read_answers(path: Path) -> pd.DataFrame:
@@ -96,7 +92,7 @@ def _read_answers(path: Path) -> pd.DataFrame:
         table = pd.read_csv(path, skipinitialspace=True)
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise UserError(f"Cannot read the survey from {path}: {error}.") from None
-    table.columns = [str(name).strip().replace("_", " ") for name in table.columns]
+    table = table.rename(columns=_question)
     if NPHA_TARGET not in table.columns:
         raise UserError(f"{path} has no column '{NPHA_TARGET}'; is it the National Poll on Healthy Aging (UCI 936)?")
     try:
@@ -119,8 +115,12 @@ def _download_npha() -> pd.DataFrame:
     except Exception as error:  # whatever the network did, the user needs the way out
         raise UserError(f"The survey could not be downloaded ({error}); give its CSV file with --data.") from None
     table: pd.DataFrame = pd.concat([found.features, found.targets], axis=1)
-    table.columns = [str(name).strip().replace("_", " ") for name in table.columns]
-    return table.astype(np.int64)
+    return table.rename(columns=_question).astype(np.int64)
+
+
+def _question(name: object) -> str:
+    """The survey's files differ in how they write the names of its questions."""
+    return str(name).strip().replace("_", " ")
 
 
 def _sklearn(name: str) -> Callable[..., Any]:
@@ -131,23 +131,23 @@ def _sklearn(name: str) -> Callable[..., Any]:
     return found
 
 
-def _scaled(x: Any, train: Any) -> Any:
-    """Every column with mean 0 and deviation 1 on the training rows."""
+def _drawn(rows: int, seed: int, sizes: tuple[int, int, int]) -> list[NDArray[np.intp]]:
+    """Training, validation and test rows, drawn with the seed."""
+    return np.split(np.random.default_rng(seed).permutation(rows)[: sum(sizes)], np.cumsum(sizes)[:-1])
+
+
+def _scaled(found: Any, train: NDArray[np.intp]) -> tuple[Any, tuple[Column, ...]]:
+    """Every column with mean 0 and deviation 1 on the training rows, under the name that scikit-learn gives it; amounts of
+    threats are in standard deviations."""
     from sklearn.preprocessing import StandardScaler
 
-    return StandardScaler().fit(x[train]).transform(x)
-
-
-def _named(found: Any) -> tuple[Column, ...]:
-    """Columns by the names that scikit-learn gives; amounts of threats are in standard deviations."""
-    return tuple(Column(str(name), j, j + 1) for j, name in enumerate(found.feature_names))
+    columns = tuple(Column(str(name), j, j + 1) for j, name in enumerate(found.feature_names))
+    return StandardScaler().fit(found.data[train]).transform(found.data), columns
 
 
 def _standardised(name: str, found: Any, seed: int, sizes: tuple[int, int, int]) -> Split:
-    order = np.random.default_rng(seed).permutation(len(found.data))[: sum(sizes)]
-    parts = np.split(order, np.cumsum(sizes)[:-1])
-    x, y, columns = _scaled(found.data, parts[0]), found.target, _named(found)
-    classes = tuple(np.unique(y).tolist())
+    parts, y = _drawn(len(found.data), seed, sizes), found.target
+    (x, columns), classes = _scaled(found, parts[0]), tuple(np.unique(y).tolist())
     return Split(name, *(Dataset.of(x[rows], y[rows], classes, columns) for rows in parts))
 
 
@@ -156,30 +156,21 @@ def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, i
     x, y = _sklearn("load_digits")(return_X_y=True)
     chosen = np.isin(y, pair)
     x, y = x[chosen] / 16.0, y[chosen]
-    order = np.random.default_rng(seed).permutation(len(x))[: sum(sizes)]
-    rows = np.split(order, np.cumsum(sizes)[:-1])
-    return Split("digits", *(Dataset.of(x[part], y[part], tuple(sorted(pair))) for part in rows))
+    parts = _drawn(len(x), seed, sizes)
+    return Split("digits", *(Dataset.of(x[rows], y[rows], tuple(sorted(pair))) for rows in parts))
 
 
 def diabetes(seed: int = 0, *, sizes: tuple[int, int, int] = (242, 100, 100)) -> Split:
     """Disease progression of 442 patients from 10 measurements: a regression; features and target are standardised."""
     found = _sklearn("load_diabetes")()
-    order = np.random.default_rng(seed).permutation(len(found.data))[: sum(sizes)]
-    rows = np.split(order, np.cumsum(sizes)[:-1])
-    x, y = _scaled(found.data, rows[0]), found.target
-    middle, spread = y[rows[0]].mean(), y[rows[0]].std()
-    parts = (Dataset.regression(x[part], (y[part] - middle) / spread, _named(found)) for part in rows)
-    return Split("diabetes", *parts)
+    parts = _drawn(len(found.data), seed, sizes)
+    (x, columns), known = _scaled(found, parts[0]), found.target[parts[0]]
+    y = (found.target - known.mean()) / known.std()
+    return Split("diabetes", *(Dataset.regression(x[rows], y[rows], columns) for rows in parts))
 
 
-_BUILTIN: dict[str, Callable[[int], Split]] = {
-    "two-moons": two_moons,
-    "iris": iris,
-    "iris2": iris2,
-    "breast-cancer": breast_cancer,
-    "digits": digits,
-    "diabetes": diabetes,
-}
+_MADE: tuple[Callable[[int], Split], ...] = (two_moons, iris, iris2, breast_cancer, digits, diabetes)
+_BUILTIN = {made.__name__.replace("_", "-"): made for made in _MADE}
 NAMES = (*_BUILTIN, "npha")
 
 

@@ -7,7 +7,6 @@ columns that mix numbers and text, columns that look like identifiers, rows with
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mibp_cert.data.dataset import Dataset, Split
-from mibp_cert.data.table import Recipe, looks_like_identifier
+from mibp_cert.data.table import Recipe, check_different, finite_numbers, listed, looks_like_identifier
 from mibp_cert.errors import UserError
 
 SEPARATORS = ",;\t|"
@@ -57,9 +56,12 @@ def read_table(path: str | Path, reading: Reading) -> pd.DataFrame:
     path = Path(path)
     header, rows, lines = _checked_lines(path, reading)
     names = [name.strip() for name in header]
-    _check_names(path, names)
+    if not all(names):
+        raise UserError(f"A column of {path} has no name; the first line must name all columns.")
+    check_different(names, path)
     for name in (reading.target, *reading.drop, *reading.categorical):
-        _known(name, names, path)
+        if name not in names:
+            raise UserError(f"There is no column '{name}' in {path}; there are {listed(names)}.")
     frame = pd.DataFrame(rows, columns=names, dtype=object, index=pd.Index(lines, name="line"))
     frame = frame.drop(columns=list(reading.drop))
     gone = {*MISSING, *reading.missing}
@@ -67,10 +69,9 @@ def read_table(path: str | Path, reading: Reading) -> pd.DataFrame:
         frame[name] = _typed(str(name), frame[name], gone, reading)
     lost = frame[reading.target].isna()
     if lost.any() and reading.unlabelled != "drop":
-        first = int(frame.index[lost][0])
         raise UserError(
-            f"{int(lost.sum())} of {len(frame)} rows have no value in the target column '{reading.target}' (first in line "
-            f"{first}); fill them in, or leave those rows out with --unlabelled drop."
+            f"{lost.sum()} of {len(frame)} rows have no value in the target column '{reading.target}' (first in line "
+            f"{frame.index[lost][0]}); fill them in, or leave those rows out with --unlabelled drop."
         )
     return frame[~lost]
 
@@ -177,20 +178,6 @@ def _checked_lines(path: Path, reading: Reading) -> tuple[list[str], list[list[s
     return header, rows, places
 
 
-def _check_names(path: Path, names: list[str]) -> None:
-    if any(not name for name in names):
-        raise UserError(f"A column of {path} has no name; the first line must name all columns.")
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UserError(f"{path} has several columns called {', '.join(twice)}; rename them.")
-
-
-def _known(name: str, names: Sequence[str], path: Path) -> None:
-    if name not in names:
-        listed = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
-        raise UserError(f"There is no column '{name}' in {path}; there are {listed}.")
-
-
 def _typed(name: str, values: pd.Series[Any], gone: set[str], reading: Reading) -> pd.Series[Any]:
     """A column of text as numbers if all of its values are, else as text."""
     text = values.str.strip()
@@ -201,17 +188,14 @@ def _typed(name: str, values: pd.Series[Any], gone: set[str], reading: Reading) 
     numbers = pd.to_numeric(known, errors="coerce")
     odd = known[numbers.isna()]
     if len(known) and odd.empty:
-        found = numbers.to_numpy(dtype=np.float64)
-        if not np.isfinite(found).all():
-            raise UserError(f"The column '{name}' holds infinite values; correct or drop those rows.")
-        if len(known) == len(text) and bool((found % 1 == 0).all()) and bool((np.abs(found) < 2**53).all()):
+        found = finite_numbers(name, numbers)
+        if len(known) == len(text) and (found % 1 == 0).all() and (np.abs(found) < 2**53).all():
             return pd.Series(found.astype(np.int64), index=text.index)
         return pd.Series(found, index=known.index).reindex(text.index)
     if 2 * len(odd) < len(known):
-        line = int(odd.index[0])
         raise UserError(
-            f"The column '{name}' mixes numbers and text: {odd.iloc[0]!r} in line {line}. Correct it, call that text a missing "
-            f"value (--na {odd.iloc[0]!r}), or take all of it as categories (--categorical {name})."
+            f"The column '{name}' mixes numbers and text: {odd.iloc[0]!r} in line {odd.index[0]}. Correct it, call that text a "
+            f"missing value (--na {odd.iloc[0]!r}), or take all of it as categories (--categorical {name})."
         )
     if name != reading.target and looks_like_identifier(known):
         raise UserError(

@@ -97,8 +97,7 @@ class Recipe:
         """
         if scaling not in SCALINGS:
             raise UserError(f"There is no scaling called {scaling!r}; choose one of {', '.join(SCALINGS)}.")
-        _check_frame(frame)
-        names = [str(name) for name in frame.columns]
+        names = _names(frame)
         if categorical is None:
             categorical = [n for j, n in enumerate(names) if not _is_number(frame.iloc[:, j])]
             for name in categorical:
@@ -123,8 +122,7 @@ class Recipe:
 
     def apply(self, frame: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Features (rows × features) and which cells of the table are missing (rows × columns); those hold the fill value."""
-        _check_frame(frame)
-        names = [str(name) for name in frame.columns]
+        names = _names(frame)
         lost = [column.name for column in self.columns if column.name not in names]
         extra = [name for name in names if name not in {column.name for column in self.columns}]
         if lost or extra:
@@ -139,31 +137,25 @@ class Recipe:
             filled = [column.fill if lost_ else v for v, lost_ in zip(values.tolist(), missing[:, j], strict=True)]
             if column.categories is not None:
                 place = {name: i for i, name in enumerate(column.categories)}
-                unknown = sorted({repr(v) for v in filled if v not in place})
-                if unknown:
-                    column.number(next(v for v in filled if v not in place))
-                x[np.arange(len(frame)), column.start + np.array([place[v] for v in filled], dtype=np.intp)] = 1.0
+                numbers = [place[v] if v in place else column.number(v) for v in filled]  # which refuses unknown ones
+                x[np.arange(len(frame)), column.start + np.array(numbers, dtype=np.intp)] = 1.0
             else:
-                numbers = _numbers(column.name, filled)
-                if not np.isfinite(numbers).all():
-                    raise UserError(f"The column '{column.name}' holds infinite values; correct or drop those rows.")
-                x[:, column.start] = column.to_feature(numbers)
+                x[:, column.start] = column.to_feature(finite_numbers(column.name, filled))
         return x, missing
 
 
 def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | None, scaling: str, start: int) -> Column:
-    known = _numbers(name, values.dropna().tolist())
+    known = finite_numbers(name, values.dropna().tolist())
     if not len(known):
         raise UserError(f"The column '{name}' holds no value at all; drop it.")
-    if not np.isfinite(known).all():
-        raise UserError(f"The column '{name}' holds infinite values; correct or drop those rows.")
+    least, most = float(known.min()), float(known.max())
     try:
-        low, high = (float(known.min()), float(known.max())) if given is None else (float(given[0]), float(given[1]))
+        low, high = (least, most) if given is None else (float(given[0]), float(given[1]))
     except (TypeError, ValueError, IndexError):
         raise UserError(f"The range of the column '{name}' must be a pair (low, high), got {given!r}.") from None
     if not (np.isfinite(low) and np.isfinite(high)):
         raise UserError(f"The range of the column '{name}' must have finite ends, got ({low:g}, {high:g}).")
-    if not low <= float(known.min()) <= float(known.max()) <= high:
+    if not low <= least <= most <= high:
         raise UserError(f"The column '{name}' has values outside its range [{low:g}, {high:g}]; correct one of them.")
     shift, scale = 0.0, 1.0
     if scaling == "standard":
@@ -179,15 +171,15 @@ def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | Non
 
 def _categorical(name: str, values: pd.Series[Any], given: Sequence[Any] | None, start: int) -> Column:
     known = values.dropna().tolist()
-    if given is None and isinstance(values.dtype, pd.CategoricalDtype):
+    if given is not None:
+        vocabulary = list(given)
+    elif isinstance(values.dtype, pd.CategoricalDtype):
         vocabulary = values.cat.categories.tolist()  # in their own order, unseen ones included
-    elif given is None:
+    else:
         try:
             vocabulary = sorted(set(known))
         except TypeError:
             raise UserError(f"The column '{name}' mixes values that cannot be compared; make them one type.") from None
-    else:
-        vocabulary = list(given)
     if not vocabulary or len(set(vocabulary)) < len(vocabulary):
         raise UserError(f"The column '{name}' needs categories, each of them once; got {vocabulary}.")
     counts = [sum(v == c for v in known) for c in vocabulary]
@@ -197,22 +189,33 @@ def _categorical(name: str, values: pd.Series[Any], given: Sequence[Any] | None,
 
 def find_name(name: Any, names: Sequence[str]) -> int:
     """Place of a column by name or number; an unknown one is an error that lists the known ones."""
-    if not isinstance(name, bool) and isinstance(name, str | int | np.integer) and str(name) in names:
-        return names.index(str(name))  # a table's own label comes first, also where it is a number
-    if isinstance(name, int | np.integer) and not isinstance(name, bool) and 0 <= name < len(names):
-        return int(name)
-    if isinstance(name, str) and name.isdigit() and int(name) < len(names):
-        return int(name)  # a column's number, from a file, where keys are text
-    raise UserError(f"There is no column {name!r}; there are {', '.join(names[:12])}{' …' if len(names) > 12 else ''}.")
+    if isinstance(name, str | int | np.integer) and not isinstance(name, bool):
+        if str(name) in names:
+            return names.index(str(name))  # a table's own label comes first, also where it is a number
+        if str(name).isdigit() and int(name) < len(names):
+            return int(name)  # a column's number, which is text where it is a key of a file
+    raise UserError(f"There is no column {name!r}; there are {listed(names)}.")
 
 
-def _check_frame(frame: pd.DataFrame) -> None:
-    if frame.shape[0] == 0 or frame.shape[1] == 0:
-        raise UserError(f"The table is empty: it has {frame.shape[0]} rows and {frame.shape[1]} columns.")
-    names = [str(name) for name in frame.columns]
+def listed(names: Sequence[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
+
+
+def check_different(names: Sequence[str], what: object) -> None:
+    """Refuse columns that share a name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UserError(f"The table has several columns called {', '.join(twice)}; rename them.")
+        raise UserError(f"{what} has several columns called {', '.join(twice)}; rename them.")
+
+
+def _names(frame: pd.DataFrame) -> list[str]:
+    """The names of the columns, as text; an empty table is refused."""
+    if not frame.size:
+        raise UserError(f"The table is empty: it has {frame.shape[0]} rows and {frame.shape[1]} columns.")
+    names = [str(name) for name in frame.columns]
+    check_different(names, "The table")
+    return names
 
 
 def looks_like_identifier(values: pd.Series[Any]) -> bool:
@@ -236,13 +239,17 @@ def _is_number(values: pd.Series[Any]) -> bool:
     return bool(pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values))
 
 
-def _numbers(name: str, values: Sequence[Any]) -> NDArray[np.float64]:
+def finite_numbers(name: str, values: Sequence[Any] | pd.Series[Any]) -> NDArray[np.float64]:
+    """The values of a numeric column."""
     try:
-        return np.array(values, dtype=np.float64)
+        numbers = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise UserError(
             f"The column '{name}' holds values that are not numbers; name it among the categorical ones."
         ) from None
+    if not np.isfinite(numbers).all():
+        raise UserError(f"The column '{name}' holds infinite values; correct or drop those rows.")
+    return numbers
 
 
 def _plain(value: Any) -> Any:

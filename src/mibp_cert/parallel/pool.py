@@ -19,10 +19,10 @@ import pickle
 import re
 import signal
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import current_process
 from typing import Any, TypeVar
 
@@ -79,104 +79,75 @@ def check_parallel(parallel: str) -> None:
         raise UserError(f"{name} is not installed; run pip install 'mibp-cert[{extra}]' or choose 'local'.")
 
 
-class _Place(ABC):
+@dataclass(frozen=True)
+class _Place:
     """Where groups are computed."""
 
+    submit: Callable[[Callable[..., list[Any]], Any, list[Any]], Future[Any]]
+    """Start `function(shared, group)`; what it raises may come as the future's result."""
+    close: Callable[[bool], None]
+    """Give everything back; if true, without waiting for what is running."""
     died: tuple[type[BaseException], ...]
     """What a future raises when the worker that held it died."""
 
-    @abstractmethod
-    def submit(self, function: Callable[..., list[Any]], shared: Any, group: list[Any]) -> Future[Any]:
-        """Start `function(shared, group)`; what it raises may come as the future's result."""
 
-    @abstractmethod
-    def close(self, now: bool) -> None:
-        """Give everything back; with `now`, without waiting for what is running."""
-
-
-class _Local(_Place):
+def _local(jobs: int) -> _Place:
     """Processes on this machine, which loky keeps for the next pool of the same size."""
 
-    died = (TerminatedWorkerError,)
+    def executor() -> Any:
+        return get_reusable_executor(max_workers=jobs, timeout=600, env=_THREADS, initializer=_start_worker)
 
-    def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
-
-    def _executor(self) -> Any:
-        return get_reusable_executor(max_workers=self.jobs, timeout=600, env=_THREADS, initializer=_start_worker)
-
-    def submit(self, function: Callable[..., list[Any]], shared: Any, group: list[Any]) -> Future[Any]:
-        future: Future[Any] = self._executor().submit(function, shared, group)
-        return future
-
-    def close(self, now: bool) -> None:
-        executor = self._executor()
+    def close(now: bool) -> None:
+        running = executor()
         if now:
             # Dead workers are a case that the executor handles; asking it to kill them races with late results.
-            for process in list(executor._processes.values()):
+            for process in list(running._processes.values()):
                 kill_process_tree(process)
-        executor.shutdown(wait=True)
+        running.shutdown(wait=True)
+
+    return _Place(lambda *call: executor().submit(*call), close, (TerminatedWorkerError,))
 
 
-class _Dask(_Place):
+def _dask(address: str) -> _Place:
     """Workers of a Dask scheduler; not by joblib, which waits forever for a task whose workers died."""
+    from distributed import Client, KilledWorker
+    from distributed.comm import CommClosedError
 
-    def __init__(self, address: str) -> None:
-        from distributed import Client, KilledWorker
-        from distributed.comm import CommClosedError
-
-        self.died = (KilledWorker, CommClosedError)
-        try:
-            self.client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (OSError, ValueError):
-            raise UserError(
-                f"No Dask scheduler answers at {address}; start one with 'dask scheduler' or correct the address."
-            ) from None
-        if not self.client.nthreads():
-            log.warning(
-                "The Dask scheduler at %s has no workers yet; start some with 'dask worker %s'.", address, address
-            )
-        self.executor = self.client.get_executor(pure=False)
-
-    def submit(self, function: Callable[..., list[Any]], shared: Any, group: list[Any]) -> Future[Any]:
-        future: Future[Any] = self.executor.submit(_in_own_process, bytes(dumps((function, shared, group))))
-        return future
-
-    def close(self, now: bool) -> None:
-        self.client.close()
+    try:
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError):
+        raise UserError(
+            f"No Dask scheduler answers at {address}; start one with 'dask scheduler' or correct the address."
+        ) from None
+    if not client.nthreads():
+        log.warning("The Dask scheduler at %s has no workers yet; start some with 'dask worker %s'.", address, address)
+    submit = client.get_executor(pure=False).submit
+    return _Place(
+        lambda *call: submit(_in_own_process, bytes(dumps(call))),
+        lambda now: client.close(),
+        (KilledWorker, CommClosedError),
+    )
 
 
-class _Ray(_Place):
+def _ray() -> _Place:
     """The cluster that RAY_ADDRESS names or that runs on this machine, else a new one on this machine."""
+    import ray
+    from ray import exceptions as gone
 
-    def __init__(self) -> None:
-        import ray
-        from ray import exceptions
-
-        self.died = (
-            exceptions.WorkerCrashedError,
-            exceptions.NodeDiedError,
-            exceptions.OutOfMemoryError,
-            exceptions.ObjectLostError,
-        )
-        self.connected = not ray.is_initialized()
-        if self.connected:
-            try:
-                ray.init(log_to_driver=False, logging_level=logging.WARNING)
-            except ConnectionError:
-                raise UserError(
-                    "No Ray cluster answers at RAY_ADDRESS; correct it, or unset it to start one here."
-                ) from None
-        self.shutdown = ray.shutdown
-        self.remote = ray.remote(_in_own_process)
-
-    def submit(self, function: Callable[..., list[Any]], shared: Any, group: list[Any]) -> Future[Any]:
-        future: Future[Any] = self.remote.remote(bytes(dumps((function, shared, group)))).future()
-        return future
-
-    def close(self, now: bool) -> None:
-        if self.connected:
-            self.shutdown()
+    connected = not ray.is_initialized()
+    if connected:
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.WARNING)
+        except ConnectionError:
+            raise UserError(
+                "No Ray cluster answers at RAY_ADDRESS; correct it, or unset it to start one here."
+            ) from None
+    remote = ray.remote(_in_own_process).remote
+    return _Place(
+        lambda *call: remote(bytes(dumps(call))).future(),
+        lambda now: ray.shutdown() if connected else None,
+        (gone.WorkerCrashedError, gone.NodeDiedError, gone.OutOfMemoryError, gone.ObjectLostError),
+    )
 
 
 _own = threading.local()
@@ -236,11 +207,11 @@ class WorkerPool:
         if self._place is None:
             match self.parallel:
                 case "local":
-                    self._place = _Local(self.jobs)
+                    self._place = _local(self.jobs)
                 case "ray":
-                    self._place = _Ray()
+                    self._place = _ray()
                 case address:
-                    self._place = _Dask(address)
+                    self._place = _dask(address)
         return self._place
 
     def map(

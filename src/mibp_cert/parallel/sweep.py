@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from threadpoolctl import threadpool_limits
 
 from mibp_cert.errors import UserError
-from mibp_cert.parallel.pool import WorkerPool, check_parallel
+from mibp_cert.parallel.pool import WorkerPool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,7 +41,6 @@ def arrivals(
     function: Callable[[Item], Result], items: Sequence[Item], parallel: str = "local", jobs: int | None = None
 ) -> Iterator[tuple[int, Result]]:
     """As `spread`, but each result with its item's number as soon as it is there."""
-    check_parallel(parallel)
     if parallel == "local" and jobs == 1:
         for number, item in enumerate(items):
             with threadpool_limits(limits=1):
