@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from mibp_cert.cli import commands
 from mibp_cert.cli.doctor import doctor
@@ -34,9 +35,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    show: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
+    show: Annotated[bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
     """Proven bounds on what wrong training data can do to a neural network."""
 

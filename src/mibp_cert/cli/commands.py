@@ -5,62 +5,54 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Argument, Exit, Option
 
 from mibp_cert.certify import load_run, resume_run
-from mibp_cert.cli.output import (
-    check_writable,
-    interruptible,
-    new_console,
-    show_result,
-    stored_config,
-    write_json,
-    write_report,
-)
+from mibp_cert.cli import output
 from mibp_cert.config import Config, Job, job_of, plain_config, with_eps
 from mibp_cert.errors import UserError
 from mibp_cert.report.terminal import progress_bars, show_training, side_by_side
 from mibp_cert.threats import in_words
 
 
-def _output(help_: str, *names: str) -> Any:
-    return typer.Option(*names, help=help_, rich_help_panel="Output")
+def _file(help_: str, *names: str) -> Any:
+    return Option(*names, help=help_, rich_help_panel="Output")
 
 
-Quiet = Annotated[bool, _output("Print nothing but errors.", "--quiet", "-q")]
-JsonPath = Annotated[Path | None, _output("Write the result as JSON.", "--json")]
-Report = Annotated[Path | None, _output("Write one HTML page.", "--report")]
-RunDir = Annotated[Path, typer.Argument(help="A run directory.")]
+Quiet = Annotated[bool, _file("Print nothing but errors.", "--quiet", "-q")]
+JsonPath = Annotated[Path | None, _file("Write the result as JSON.", "--json")]
+Report = Annotated[Path | None, _file("Write one HTML page.", "--report")]
+RunDir = Annotated[Path, Argument(help="A run directory.")]
 
 
 def certify(
     config: Config,
-    run_dir: Annotated[Path | None, _output("Folder that keeps the run step by step.", "--run")] = None,
-    resume: Annotated[bool, _output("Go on with the run in that folder.", "--resume")] = False,
+    run_dir: Annotated[Path | None, _file("Folder that keeps the run step by step.", "--run")] = None,
+    resume: Annotated[bool, _file("Go on with the run in that folder.", "--resume")] = False,
     report: Report = None,
     json_path: JsonPath = None,
-    bounds: Annotated[Path | None, _output("Save bounds and clean weights (.npz).")] = None,
-    witness: Annotated[Path | None, _output("Save the strongest attack dataset (.npz).")] = None,
+    bounds: Annotated[Path | None, _file("Save bounds and clean weights (.npz).")] = None,
+    witness: Annotated[Path | None, _file("Save the strongest attack dataset (.npz).")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train with proven bounds on every parameter and certify the test points."""
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
-    console, job, runs = new_console(quiet), job_of(config), []
+    console, job, runs = output.new_console(quiet), job_of(config), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
-    check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
+    output.check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
     for note in job.notes:
         console.print(note, highlight=False)
     for name in job.engines:
         folder = _beside(run_dir, name, job)
         nothing = f"nothing was written for the engine '{name}'."
-        with interruptible(nothing, folder), progress_bars(quiet) as progress:
+        with output.interruptible(nothing, folder), progress_bars(quiet) as progress:
             run = job.run(name, show_training(progress, name), folder, resume)
         if folder is not None:
-            write_json(folder / "config.json", plain_config(job.config))
+            output.write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
-        show_result(console, run, job.questions.ask(run), job.config, *files[name])
+        output.show(console, run, job.questions.ask(run), job.config, *files[name])
         console.print()
     if len(runs) > 1:
         console.print(side_by_side(runs), soft_wrap=False)
@@ -77,29 +69,29 @@ def certify(
 
 def resume(run_dir: RunDir, report: Report = None, json_path: JsonPath = None, quiet: Quiet = False) -> None:
     """Go on with an interrupted run where it stopped; the bounds come out the same to the last bit."""
-    with interruptible(folder=run_dir), progress_bars(quiet) as progress:
+    with output.interruptible(folder=run_dir), progress_bars(quiet) as progress:
         run = resume_run(run_dir, callbacks=show_training(progress, "resumed"))
-    show_result(new_console(quiet), run, {}, stored_config(run_dir), json_path, report)
+    output.show(output.new_console(quiet), run, {}, output.stored_config(run_dir), json_path, report)
 
 
 def report(
     run_dir: RunDir,
-    out: Annotated[Path | None, typer.Argument(help="HTML file; default report.html in the run directory.")] = None,
+    out: Annotated[Path | None, Argument(help="HTML file; default report.html in the run directory.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write the report of a finished run as one HTML page."""
     path = out or run_dir / "report.html"
     run = load_run(run_dir)
-    check_writable(path)
-    write_report(new_console(quiet), path, run, stored_config(run_dir))
+    output.check_writable(path)
+    output.write_report(output.new_console(quiet), path, run, output.stored_config(run_dir))
 
 
 def verify(
     run_dir: RunDir,
-    points: Annotated[int, typer.Option(help="Random points per step for the second opinion.")] = 4,
-    parameters: Annotated[int, typer.Option(help="Parameters pushed both ways per step.")] = 4,
-    recompute: Annotated[bool, typer.Option(help="Take every step again and compare bits.")] = True,
-    seed: Annotated[int, typer.Option(help="Seed of the fresh datasets.")] = 1,
+    points: Annotated[int, Option(help="Random points per step for the second opinion.")] = 4,
+    parameters: Annotated[int, Option(help="Parameters pushed both ways per step.")] = 4,
+    recompute: Annotated[bool, Option(help="Take every step again and compare bits.")] = True,
+    seed: Annotated[int, Option(help="Seed of the fresh datasets.")] = 1,
 ) -> None:
     """Check a stored run again: hashes, every step by a second arithmetic, fresh trainings. Status 1 if anything is wrong, 4 if
     something could not be checked."""
@@ -114,19 +106,19 @@ def verify(
         console.print(f"[{style}]{word:>11}[/]  {item.name}: ", end="")
         console.print(item.words, soft_wrap=True, highlight=False, markup=False)
     if any(item.holds is False for item in found):
-        raise typer.Exit(1)
+        raise Exit(1)
     if any(item.holds is None for item in found):
-        raise typer.Exit(4)
+        raise Exit(4)
 
 
 def tolerance(
     config: Config,
-    vary: Annotated[str, typer.Option(help="amount (of --eps), rows, or flips.")] = "amount",
-    share: Annotated[float, typer.Option(help="Share of the test points that must be certified.")] = 0.9,
-    point: Annotated[list[int] | None, typer.Option(help="Also for this test point (repeatable).")] = None,
-    start: Annotated[float | None, typer.Option(help="First value tried.")] = None,
-    most: Annotated[float, typer.Option(help="Largest value tried.")] = float("inf"),
-    precision: Annotated[float, typer.Option(help="Relative precision of the answer.")] = 0.05,
+    vary: Annotated[str, Option(help="amount (of --eps), rows, or flips.")] = "amount",
+    share: Annotated[float, Option(help="Share of the test points that must be certified.")] = 0.9,
+    point: Annotated[list[int] | None, Option(help="Also for this test point (repeatable).")] = None,
+    start: Annotated[float | None, Option(help="First value tried.")] = None,
+    most: Annotated[float, Option(help="Largest value tried.")] = float("inf"),
+    precision: Annotated[float, Option(help="Relative precision of the answer.")] = 0.05,
     json_path: JsonPath = None,
     quiet: Quiet = False,
 ) -> None:
@@ -134,7 +126,7 @@ def tolerance(
     from mibp_cert.studies.tolerance import Family
     from mibp_cert.studies.tolerance import tolerance as search
 
-    console, engine, section = new_console(quiet), _one_engine(config), config["threat"]
+    console, engine, section = output.new_console(quiet), _one_engine(config), config["threat"]
     usual: Config = {"amount": {"eps": 1.0}, "flips": {"kind": "nothing"}}
     if not section:
         section |= usual.get(vary, {})
@@ -144,7 +136,7 @@ def tolerance(
     threat = job.threat.to_json()
     family = Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
     asked: dict[str, Any] = {"share": share, "points": point, "start": start, "most": most, "precision": precision}
-    with interruptible(), console.status("bisection") as status:
+    with output.interruptible(), console.status("bisection") as status:
         asked["hear"] = lambda words: status.update(f"bisection: {words}")
         found = search(job.network, job.data, family, job.training, engine, **asked, **_sweep(job))
     amount = "as eps" if threat == {"kind": "linf", "eps": 1.0} else "times the amounts given"
@@ -158,13 +150,13 @@ def tolerance(
         console.print(f"Test point {p}: {between}.")
     epochs = job.training.epochs
     console.print(f"{len(found.values)} runs, engine {engine}, each trained for all of its {epochs} epochs.")
-    write_json(json_path, {**found.to_json(), "vary": vary, "threat": threat, "engine": engine})
+    output.write_json(json_path, {**found.to_json(), "vary": vary, "threat": threat, "engine": engine})
 
 
 def blame(
     config: Config,
-    point: Annotated[list[int] | None, typer.Option(help="Only this test point (repeatable).")] = None,
-    top: Annotated[int, typer.Option(help="Rows to re-check.")] = 10,
+    point: Annotated[list[int] | None, Option(help="Only this test point (repeatable).")] = None,
+    top: Annotated[int, Option(help="Rows to re-check.")] = 10,
     report: Report = None,
     json_path: JsonPath = None,
     quiet: Quiet = False,
@@ -172,44 +164,44 @@ def blame(
     """Which training rows carry the uncertainty, and what re-checking them would be worth; also of a finished run directory."""
     from mibp_cert.studies.blame import blame as ask
 
-    console = new_console(quiet)
+    console = output.new_console(quiet)
     if _one_engine(config) != "relational":
         raise UserError("Blame reads the relational bound; leave out --engine.")
     source = config["data"]["source"]
     if source is not None and (Path(source) / "run.json").exists():
-        run, effective = load_run(source), stored_config(Path(source))
+        run, effective = load_run(source), output.stored_config(Path(source))
     else:
         job = job_of(config)
-        with interruptible(), progress_bars(quiet) as progress:
+        with output.interruptible(), progress_bars(quiet) as progress:
             run, effective = job.run("relational", show_training(progress, "relational")), job.config
     with console.status("second run"):
         found = ask(run, point, top=top)
     shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
     console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), soft_wrap=False)
     console.print(found.sentence, highlight=False)
-    write_json(json_path, {**run.to_json(), "blame": found.to_json()})
+    output.write_json(json_path, {**run.to_json(), "blame": found.to_json()})
     if report is not None:
-        check_writable(report)
-        write_report(console, report, run, effective, blame=found)
+        output.check_writable(report)
+        output.write_report(console, report, run, effective, blame=found)
 
 
 def compare(
     config: Config,
     values: Annotated[
-        str | None, typer.Option("--eps-values", help="Several amounts side by side, such as 0.01,0.02.")
+        str | None, Option("--eps-values", help="Several amounts side by side, such as 0.01,0.02.")
     ] = None,
-    csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
+    csv_path: Annotated[Path | None, Option("--csv", help="Write the table as CSV.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Engines (--engine a,b) or amounts (--eps-values) side by side on the same data and seed."""
     from mibp_cert.studies.compare import compare as ask
 
-    console, job = new_console(quiet), job_of(config)
+    console, job = output.new_console(quiet), job_of(config)
     threats: dict[str, Any] = {in_words(job.threat): job.threat}
     if values is not None:
         threats = {f"eps {value.strip()}": with_eps(job, value.strip()) for value in values.split(",")}
     engines = job.engines if config["run"]["engine"] != "relational" or values else ("interval", "crown", "relational")
-    with interruptible(), console.status("comparing"):
+    with output.interruptible(), console.status("comparing"):
         found = ask(job.network, job.data, threats, job.training, engines, **_sweep(job))
     if len(threats) == 1:
         console.print(f"What may be wrong: {next(iter(threats))}.", highlight=False)

@@ -41,9 +41,7 @@ def new_console(quiet: bool = False) -> Console:
 
 def check_writable(*paths: Path | None) -> None:
     """Refuse before any work is done."""
-    for path in paths:
-        if path is None:
-            continue
+    for path in filter(None, paths):
         try:
             existed = path.exists()
             path.open("a").close()
@@ -65,7 +63,7 @@ def stored_config(folder: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def show_result(
+def show(
     console: Console, run: CertifiedRun, answers: dict[str, Any], config: Any, json_path: Path | None, page: Path | None
 ) -> None:
     """Print what came out, and write the result and the report where they are wanted."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
-import typer
+from typer import Argument, Option
 
 from mibp_cert.certify import ENGINES
 from mibp_cert.cli.output import check_writable, interruptible, new_console, write_json
@@ -15,29 +15,26 @@ from mibp_cert.errors import UserError
 from mibp_cert.report.paper import accuracy_notes, accuracy_table, cost_table
 from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, run_table, run_timing, with_loss
 
+RUNS = Path("reproduce-runs")
 LOSSES = ("hinge", "cross-entropy", "squared-hinge")
 QUICK = Options(seeds=2, seconds_per_step=2.0, mibp_seeds=1, mibp_epochs=6, first_rate=True)
 
 
 def reproduce(
-    what: Annotated[str, typer.Argument(help=f"{', '.join([*TABLES, *TIMINGS])}, or all.")],
-    seeds: Annotated[int | None, typer.Option(help="Seeds 0 … n−1; default 5, quick 2.")] = None,
-    engines: Annotated[str, typer.Option(help="Engines, separated by commas.")] = ",".join(Options.engines),
-    loss: Annotated[str, typer.Option(help="hinge (the paper's), cross-entropy or squared-hinge.")] = "hinge",
+    what: Annotated[str, Argument(help=f"{', '.join([*TABLES, *TIMINGS])}, or all.")],
+    seeds: Annotated[int | None, Option(help="Seeds 0 … n−1; default 5, quick 2.")] = None,
+    engines: Annotated[str, Option(help="Engines, separated by commas.")] = ",".join(Options.engines),
+    loss: Annotated[str, Option(help="hinge (the paper's), cross-entropy or squared-hinge.")] = "hinge",
     seconds_per_step: Annotated[
-        float | None, typer.Option(help="Time budget of one exact step; default 30, quick 2.")
+        float | None, Option(help="Time budget of one exact step; default 30, quick 2.")
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Two seeds, one rate; exact step: one seed, six epochs.")
-    ] = False,
-    data_path: Annotated[Path | None, typer.Option("--data", help="File of the data set npha.")] = None,
-    runs: Annotated[Path, typer.Option(help="Folder where finished runs are kept; delete it to start afresh.")] = Path(
-        "reproduce-runs"
-    ),
-    parallel: Annotated[str, typer.Option(help="Where runs go: local, tcp://host:port (Dask), or ray.")] = "local",
-    jobs: Annotated[int, typer.Option(help="Runs at once on this machine.")] = 1,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write all records as JSON.")] = None,
-    csv_path: Annotated[Path | None, typer.Option("--csv", help="Write all records as CSV.")] = None,
+    quick: Annotated[bool, Option("--quick", help="Two seeds, one rate; exact step: one seed, six epochs.")] = False,
+    data_path: Annotated[Path | None, Option("--data", help="File of the data set npha.")] = None,
+    runs: Annotated[Path, Option(help="Folder where finished runs are kept; delete it to start afresh.")] = RUNS,
+    parallel: Annotated[str, Option(help="Where runs go: local, tcp://host:port (Dask), or ray.")] = "local",
+    jobs: Annotated[int, Option(help="Runs at once on this machine.")] = 1,
+    json_path: Annotated[Path | None, Option("--json", help="Write all records as JSON.")] = None,
+    csv_path: Annotated[Path | None, Option("--csv", help="Write all records as CSV.")] = None,
 ) -> None:
     """Print the paper's tables beside this tool's figures; interrupted runs go on where they stopped."""
     names, chosen = _names(what), tuple(name.strip() for name in engines.split(","))

@@ -31,11 +31,13 @@ SOUNDNESS = {
     "and hyperbolic tangents of the libraries are trusted, to 16 units in the last place.",
     "solver-tolerance": "A solver's proven bound is taken at its word, moved outward by a millionth of the program's scale.",
 }
-STYLE = Template(Path(__file__).with_name("page.css").read_text(encoding="utf-8")).substitute(
-    light=";".join(f"{colour_variable(light)}:{light}" for light in DARK),
-    dark=";".join(f"{colour_variable(light)}:{dark}" for light, dark in DARK.items()),
+PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+COLOURS = {
+    "light": ";".join(f"{colour_variable(light)}:{light}" for light in DARK),
+    "dark": ";".join(f"{colour_variable(light)}:{dark}" for light, dark in DARK.items()),
     **{name: colour_variable(colour) for name, colour in (("ink", INK), ("paper", PAPER), ("warning", ATTACKED))},
-)
+}
+"""What the page's style says about colours."""
 
 
 def html_report(
@@ -50,7 +52,6 @@ def html_report(
     further questions, answered in sentences; `configuration`: settings of the caller's own."""
     name = escape(run.data.name if isinstance(run.data, Split) else "your data")
     parts = [
-        f'<p class="kicker">MIBP-Cert: what wrong training data can do to a model</p><h1>{name}</h1>',
         *_summary(run, words),
         _pictures(run),
         *_points(run),
@@ -60,13 +61,7 @@ def html_report(
         _table(("setting", "value"), _settings(run, configuration or {}), "settings"),
         *_meaning(run),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{name}: certified training</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(parts)
-        + "\n</main>\n</body>\n</html>\n"
-    )
+    return PAGE.substitute(COLOURS, name=name, parts="\n".join(parts))
 
 
 def _summary(run: CertifiedRun, words: str) -> list[str]:
@@ -188,13 +183,11 @@ def _points(run: CertifiedRun) -> list[str]:
     if rows:
         head = ("test point", "clean class", "attacked class", "reason")
         lines = _listed("test points abstain", head, rows, "test points that abstain")
-    text, height = (
-        "Number of test points: rows are true classes, columns certified ones.",
-        min(7.0, 1.6 + 0.45 * len(names)),
-    )
-    picture = _figure(partial(plots.plot_confusion, run), "confusion", "True and certified classes", text, height)
-    confusion = f'<h2>Confusion</h2><div class="plots">{picture}</div>'
-    return ["<h2>Test points without a certified class</h2>", *lines, confusion]
+    title, text = "True and certified classes", "Number of test points: rows are true classes, columns certified ones."
+    height = min(7.0, 1.6 + 0.45 * len(names))
+    picture = _figure(partial(plots.plot_confusion, run), "confusion", title, text, height)
+    lines.append(f'<h2>Confusion</h2><div class="plots">{picture}</div>')
+    return ["<h2>Test points without a certified class</h2>", *lines]
 
 
 def _widest(run: CertifiedRun) -> list[str]:
@@ -234,16 +227,14 @@ def _blame(blame: Any) -> list[str]:
 
 def _settings(run: CertifiedRun, configuration: Mapping[str, Any]) -> list[tuple[str, str]]:
     training, plain = run.training, run.to_json()
-    options = {key: plain[key] for key in ("momentum", "weight_decay", "clip", "schedule") if key in plain}
+    options = [key for key in ("momentum", "weight_decay", "clip", "schedule") if key in plain]
+    optimiser = ["stochastic gradient descent", *(f"{key.replace('_', ' ')} {plain[key]}" for key in options)]
     rows = [
         ("network", f"{' – '.join(map(str, run.network.sizes))} ({'; '.join(run.network.describe())})"),
         ("parameters", str(run.network.layout.size)),
         ("loss", training.loss),
         ("learning rate", f"{training.learning_rate:g}"),
-        (
-            "optimiser",
-            ", ".join(["stochastic gradient descent", *(f"{k.replace('_', ' ')} {v}" for k, v in options.items())]),
-        ),
+        ("optimiser", ", ".join(optimiser)),
         ("epochs", f"{training.epochs} asked for; the certificate is about {run.steps} step(s) ({run.select.rule})"),
         ("batch", f"{run.batch_size} of {len(run.train)} rows, {training.batch_mode}"),
         ("initial weights", training.init),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
 
-from mibp_cert.report.terminal import new_table
+from mibp_cert.report.terminal import Columns, new_table
 from mibp_cert.studies.reproduce import Cell
 from mibp_cert.studies.reproduce import Table as Reproduced
 
 Record = dict[str, Any]
 OURS = {"interval": "interval (FullCert)", "crown": "crown (Sosnin et al.)"}
 """Engines that are another paper's method."""
-ACCURACY: dict[str, Callable[[Record], str]] = {
+ACCURACY: Columns[Record] = {
     "": lambda r: f"  {OURS.get(r['engine'], r['engine'])}",
     "certified": lambda r: f"{r['certified']:.1f}±{r['certified_std']:<4.1f}",
     "rate": lambda r: f"{r['rate']:.1f}",
@@ -95,7 +95,7 @@ def _why_below(cell: Cell, record: Record) -> str:
 def cost_table(name: str, records: Sequence[Record]) -> Table:
     """Cost beside the paper's."""
     unit = "paper's\nbranches" if name == "branches" else "paper's\nseconds"
-    columns: dict[str, Callable[[Record], str]] = {
+    columns: Columns[Record] = {
         "case": lambda r: r["cell"],
         unit: lambda r: f"{r['paper']:g}",
         "s per\nepoch": lambda r: f"{r['seconds']:.2f}",

@@ -23,22 +23,9 @@ from mibp_cert.data import Dataset, Split
 from mibp_cert.errors import UserError
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.report import drawing
-from mibp_cert.report.drawing import (
-    ATTACKED,
-    CERTIFIED,
-    CLASS_COLOURS,
-    CLEAN,
-    OPEN,
-    SIZE,
-    dot,
-    finite,
-    legend,
-    short,
-    spread,
-)
+from mibp_cert.report.drawing import ATTACKED, CERTIFIED, CLEAN, OPEN, dot, finite, legend, short, spread
 from mibp_cert.report.terminal import certified_accuracy
 
-MARKERS = "os^DvPX*"
 POINTS = 400
 """Most data points drawn in a picture."""
 GRID_CHUNK = 600
@@ -75,7 +62,7 @@ def plot_radius(run: CertifiedRun, ax: Axes | None = None) -> Axes:
 
 def plot_accuracy(run: CertifiedRun, ax: Axes | None = None) -> Axes:
     """Bars: clean, attacked and certified accuracy on the test points; for a regression, the mean absolute errors."""
-    ax = drawing.new_axes(ax, (SIZE[0], 1.7))
+    ax = drawing.new_axes(ax, (drawing.SIZE[0], 1.7))
     if isinstance(_answer(run), Ranges):
         scores = [run.errors.get(f"{name}_error") for name in ("nominal", "attacked", "certified")]
         label, words = f"mean absolute error ({target_name(run)})", "{:.3g}"
@@ -114,31 +101,32 @@ def plot_regions(run: CertifiedRun, ax: Axes | None = None, resolution: int = 60
         raise UserError("Regions can be drawn for classes and two numeric columns only.")
     if resolution < 2:
         raise UserError(f"The resolution must be at least 2, got {resolution}.")
-    ax, columns = drawing.new_axes(ax, (SIZE[0], 3.6)), run.train.columns
+    ax, columns = drawing.new_axes(ax, (drawing.SIZE[0], 3.6)), run.train.columns
     parts = [run.train, run.data.test] if isinstance(run.data, Split) else [run.train]
     every = np.concatenate([part.x for part in parts])
     low, high = every.min(axis=0), every.max(axis=0)
     pad = np.where(high > low, 0.08 * (high - low), 1.0)
-    first, second = np.linspace(low - pad, high + pad, resolution).T
-    grid = np.stack(np.meshgrid(first, second), axis=-1).reshape(-1, 2)
+    lines = np.linspace(low - pad, high + pad, resolution)
+    grid = np.stack(np.meshgrid(*lines.T), axis=-1).reshape(-1, 2)
     method = "interval" if run.prediction == "exact" else run.prediction
     chunks = [grid[start : start + GRID_CHUNK] for start in range(0, len(grid), GRID_CHUNK)]
     found = np.concatenate([run.certify(chunk, method).classes for chunk in chunks]).reshape(resolution, resolution)
-    units = [column.shift + column.scale * values for column, values in zip(columns, (first, second), strict=True)]
-    for k in [ABSTAIN, *range(len(run.train.classes))]:
+    shift, scale = np.array([(column.shift, column.scale) for column in columns]).T
+    looks = [drawing.class_look(k) for k in range(len(run.train.classes))]
+    for k, (colour, _) in [(ABSTAIN, (OPEN, "")), *enumerate(looks)]:
         inside = found == k
         if inside.any():
             # One filled outline per class: contours over the class numbers would paint a class between two others.
-            ax.contourf(*units, inside.astype(float), levels=[0.5, 1.5], colors=[_class_colour(k)], alpha=0.22)
+            units = (shift + scale * lines).T
+            ax.contourf(*units, inside.astype(float), levels=[0.5, 1.5], colors=[colour], alpha=0.22)
     for part in parts:
-        shown, trained = spread(len(part), POINTS), part is run.train
-        for k in range(len(part.classes)):
-            x, colour = part.x[shown][part.y[shown] == k], _class_colour(k)
-            u, v = (column.shift + column.scale * x[:, j] for j, column in enumerate(columns))
-            face, edge, size = (colour, "white", 26) if trained else ("none", colour, 14)
-            ax.scatter(u, v, s=size, marker=_marker(k), facecolors=face, edgecolors=edge, linewidths=0.6)
-    names = [f"class {short(name, 18)}" for name in run.train.classes[:10]]
-    handles: list[Any] = [dot(name, _class_colour(k), _marker(k)) for k, name in enumerate(names)]
+        shown = spread(len(part), POINTS)
+        for k, (colour, marker) in enumerate(looks):
+            across, up = (shift + scale * part.x[shown][part.y[shown] == k]).T
+            face, edge, size = (colour, "white", 26) if part is run.train else ("none", colour, 14)
+            ax.scatter(across, up, s=size, marker=marker, facecolors=face, edgecolors=edge, linewidths=0.6)
+    named = zip(run.train.classes[:10], looks, strict=False)
+    handles: list[Any] = [dot(f"class {short(name, 18)}", *look) for name, look in named]
     handles.append(Patch(facecolor=OPEN, alpha=0.3, label="abstain"))
     handles += [dot("training", OPEN, "o"), dot("test", OPEN, "o", markerfacecolor="none")][: len(parts)]
     ax.set(xlabel=_column_label(columns[0].name), ylabel=_column_label(columns[1].name))
@@ -156,10 +144,9 @@ def plot_margins(run: CertifiedRun, ax: Axes | None = None, most: int = 60) -> A
     answer = _answer(run)
     if isinstance(answer, Ranges):
         return _plot_ranges(run, answer, ax, most)
-    order = np.argsort(np.nan_to_num(answer.margin, nan=-np.inf), kind="stable")
-    shown = order[spread(len(order), most)]
+    shown = _in_order(ax, np.nan_to_num(answer.margin, nan=-np.inf), "lower margin", most)
     low, high = answer.margin[shown], answer.margin_high[shown]
-    ax.set(xlabel=_count("test points by lower margin", len(shown), len(order)), ylabel="margin of the class")
+    ax.set_ylabel("margin of the class")
     ends = np.concatenate([low, high])
     known = ends[np.isfinite(ends)]
     if not len(known):
@@ -177,7 +164,6 @@ def plot_margins(run: CertifiedRun, ax: Axes | None = None, most: int = 60) -> A
         handles.append(Line2D([], [], color=colour, marker=marker, markersize=5, label=f"{name} ({len(mine)})"))
     ax.axhline(0, color=OPEN, linewidth=0.9)
     drawing.wide_axis(ax, known)
-    ax.set_xticks([])
     legend(ax, handles)
     return ax
 
@@ -186,10 +172,9 @@ def _plot_ranges(run: CertifiedRun, answer: Ranges, ax: Axes, most: int) -> Axes
     assert isinstance(run.data, Split)
     assert run.data.test.targets is not None
     targets = run.train.in_units(run.data.test.targets[:, 0])
-    order = np.argsort(targets, kind="stable")
-    shown = order[spread(len(order), most)]
+    shown = _in_order(ax, targets, "target", most)
     place = np.arange(len(shown))
-    ax.set(xlabel=_count("test points by target", len(shown), len(order)), ylabel=f"output ({target_name(run)})")
+    ax.set_ylabel(f"output ({target_name(run)})")
     handles: list[Any] = []
     low, high = (end[shown, 0] for end in (answer.outputs.low, answer.outputs.high))
     known = np.isfinite(low) & np.isfinite(high)
@@ -203,7 +188,6 @@ def _plot_ranges(run: CertifiedRun, answer: Ranges, ax: Axes, most: int) -> Axes
         handles.append(Line2D([], [], color=ATTACKED, linewidth=1.4, label="reached by attacks"))
     ax.scatter(place, targets[shown], color=CLEAN, marker="D", s=9, zorder=3)
     handles.append(dot("target", CLEAN, "D", markersize=4))
-    ax.set_xticks([])
     legend(ax, handles)
     return ax if known.any() else drawing.say(ax, "no range is known")
 
@@ -237,7 +221,7 @@ def plot_confusion(run: CertifiedRun, ax: Axes | None = None) -> Axes:
 def plot_blame(blame: Any, ax: Axes | None = None, most: int = 10) -> Axes:
     """Bars: the training rows with the largest share of the uncertainty, in per cent."""
     rows = blame.rows.head(most)
-    ax = drawing.new_axes(ax, (SIZE[0], 0.9 + 0.25 * max(1, len(rows))))
+    ax = drawing.new_axes(ax, (drawing.SIZE[0], 0.9 + 0.25 * max(1, len(rows))))
     ax.set_xlabel("share of the uncertainty (%)")
     if not len(rows):
         return drawing.say(ax, "no row contributes")
@@ -278,16 +262,13 @@ def _answer(run: CertifiedRun) -> Predictions | Ranges:
     return answer
 
 
-def _count(what: str, shown: int, all_of: int) -> str:
-    return what if shown == all_of else f"{what} ({shown} of {all_of} shown)"
-
-
-def _class_colour(k: int) -> str:
-    return OPEN if k == ABSTAIN else CLASS_COLOURS[k % len(CLASS_COLOURS)]
-
-
-def _marker(k: int) -> str:
-    return MARKERS[k % len(MARKERS)]
+def _in_order(ax: Axes, values: drawing.Floats, what: str, most: int) -> NDArray[np.intp]:
+    """At most so many test points in the order of these values; the axis says so."""
+    order = np.argsort(values, kind="stable")
+    shown = order[spread(len(order), most)]
+    cut = "" if len(shown) == len(order) else f" ({len(shown)} of {len(order)} shown)"
+    ax.set(xlabel=f"test points by {what}{cut}", xticks=[])
+    return shown
 
 
 def _column_label(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from rich.box import SIMPLE_HEAD
@@ -16,7 +16,9 @@ from mibp_cert.nets import steps_per_epoch
 from mibp_cert.threats import in_words
 
 Record = TypeVar("Record")
-EPOCH: dict[str, Callable[[EpochRecord], str]] = {
+Columns = dict[str, Callable[[Record], str]]
+"""How a record is shown in each column."""
+EPOCH: Columns[EpochRecord] = {
     "epoch": lambda record: str(record.epoch),
     "seconds": lambda record: f"{record.seconds:.3g}",
     "mean\nradius": lambda record: f"{record.radius_mean:.3g}",
@@ -24,7 +26,7 @@ EPOCH: dict[str, Callable[[EpochRecord], str]] = {
     "valid.\nclean": lambda record: percent(record.validation_nominal),
     "valid.\ncertified": lambda record: percent(record.validation_certified),
 }
-SOLVED: dict[str, Callable[[EpochRecord], str]] = {
+SOLVED: Columns[EpochRecord] = {
     "nodes": lambda record: str(record.nodes),
     "open\ngates": lambda record: str(record.unstable_gates),
     "open\nrelus": lambda record: str(record.unstable_relus),
@@ -32,7 +34,7 @@ SOLVED: dict[str, Callable[[EpochRecord], str]] = {
     "fall-\nbacks": lambda record: str(record.fallbacks),
 }
 """Columns of an epoch where a solver was asked."""
-BESIDE: dict[str, Callable[[CertifiedRun], str]] = {
+BESIDE: Columns[CertifiedRun] = {
     "engine": lambda run: run.engine,
     "s per\nepoch": lambda run: f"{sum(record.seconds for record in run.history) / max(1, len(run.history)):.3g}",
     "mean\nradius": lambda run: f"{run.bounds.radius.mean():.3g}",
@@ -69,12 +71,7 @@ def show_training(progress: Progress, engine: str) -> Callbacks:
 
 
 def new_table(
-    title: str,
-    columns: Mapping[str, Callable[[Record], str]],
-    records: Iterable[Record],
-    *,
-    padding: int = 1,
-    no_wrap: bool = True,
+    title: str, columns: Columns[Record], records: Iterable[Record], *, padding: int = 1, no_wrap: bool = True
 ) -> Table:
     """One row per record; `columns` says how each is shown. Names stand to the left, numbers to the right."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, padding))

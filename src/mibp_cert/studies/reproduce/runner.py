@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -86,22 +87,18 @@ class Unit:
 def run_table(table: Table, options: Options, hear: Hear) -> list[Result]:
     """One record for every cell and engine: mean and standard deviation over the seeds."""
     rates = table.learning_rates[:1] if options.first_rate else table.learning_rates
-    rows: list[list[Unit]] = []
-    for cell in table.cells:
-        for engine in _engines(table, options):
-            count = min(options.seeds, options.mibp_seeds) if engine == "mibp" else options.seeds
-            rows.append([Unit(table, cell, engine, seed, rates) for seed in table.seeds or range(count)])
+    # The exact step only where the table runs it by default, or where nothing else was asked for.
+    engines = [name for name in options.engines if name != "mibp" or table.mibp or options.engines == ("mibp",)]
+    rows = []
+    for cell, engine in product(table.cells, engines):
+        count = min(options.seeds, options.mibp_seeds) if engine == "mibp" else options.seeds
+        rows.append([Unit(table, cell, engine, seed, rates) for seed in table.seeds or range(count)])
     found = _results([unit for row in rows for unit in row], options, hear)
     records = []
     for row in rows:
         about = {"table": table.name, "cell": row[0].cell.label, "engine": row[0].engine, "seeds": len(row)}
         records.append(about | _summary([found[unit.key] for unit in row]))
     return records
-
-
-def _engines(table: Table, options: Options) -> tuple[str, ...]:
-    """The engines asked for; the exact step only where the table runs it by default, or where nothing else was asked for."""
-    return tuple(e for e in options.engines if e != "mibp" or table.mibp or options.engines == ("mibp",))
 
 
 def _results(units: list[Unit], options: Options, hear: Hear) -> Results:
@@ -193,9 +190,12 @@ def run_unit(unit: Unit, options: Options, data: Split) -> Result:
     def certify(training: Training, attacked: bool) -> CertifiedRun:
         return certify_training(network, data, threat, training, unit.engine, **settings, attacked=attacked)
 
-    best = trainings[0]
-    if len(trainings) > 1:
-        best = max(trainings, key=lambda training: _score(certify(training, attacked=False), rule))
+    def score(training: Training) -> tuple[bool, float]:
+        """Validation alone decides between settings: clean accuracy high enough, then certified accuracy."""
+        nominal, certified = certify(training, attacked=False).validation
+        return (nominal or 0.0) >= rule.least_accuracy, certified or 0.0
+
+    best = max(trainings, key=score) if len(trainings) > 1 else trainings[0]
     run = certify(best, attacked=True)
     assert run.test is not None
     assert run.nominal is not None
@@ -220,12 +220,6 @@ def _load(unit: Unit, options: Options) -> Split:
     if unit.dataset == "npha-answered":
         return npha(unit.seed, options.data, without_refused=True)
     return load(unit.dataset, unit.seed, options.data if unit.dataset == "npha" else None)
-
-
-def _score(run: CertifiedRun, rule: Selection) -> tuple[bool, float]:
-    """Validation alone decides between settings: clean accuracy high enough, then certified accuracy."""
-    nominal, certified = run.validation
-    return (nominal or 0.0) >= rule.least_accuracy, certified or 0.0
 
 
 def _selection(table: Table, threat: Threat, network: Network, data: Split, trainings: list[Training]) -> Selection:
