@@ -10,7 +10,6 @@ import pytest
 import torch_oracle
 from breadth import NAMES, Problem, problem
 from conftest import small_data
-from mibp_cert.certify.loop import explain_support
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.data import two_moons
 from mibp_cert.doors import certify_training
@@ -268,5 +267,7 @@ def test_what_an_engine_cannot_take_is_named_before_training_starts(monkeypatch:
         certify_training(network, two_moons(0), LInf(0.01), Training(epochs=1), "interval")
     assert "\n" not in str(caught.value)
     p = problem("tanh")
-    assert explain_support(p.steps()[0].graph, CrownEngine()) == []
-    assert len(explain_support(p.steps()[0].graph, IntervalEngine())) == 3  # forward, backward, loss
+    CrownEngine().check_graph(p.steps()[0].graph)
+    with pytest.raises(UnsupportedOperation) as caught:
+        IntervalEngine().check_graph(p.steps()[0].graph)
+    assert str(caught.value).count("has no rule") == 3  # forward, backward, loss

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cases import survey
-from conftest import small_data
+from conftest import predictor, small_data
 from mibp_cert import LabelFlips, LInf, Network, Training, Verdict, certify_training, collective, fair, holds, monotone
 from mibp_cert.certify import CertifiedRun, predict
 from mibp_cert.certify.answers import Answers
@@ -21,11 +21,11 @@ from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.data import Dataset, Split, two_moons
 from mibp_cert.engines import Inputs, RelationalEngine, RelationalSettings, SolverSettings
 from mibp_cert.engines.base import Box
+from mibp_cert.engines.exact import engine as exact_module
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Linear, ReLU, Tanh, run_steps
 from mibp_cert.parallel import WorkerPool
-from mibp_cert.questions import conditions
 from mibp_cert.questions.ask import Questions, describe
 from mibp_cert.questions.conditions import Conditions, prove
 from mibp_cert.solvers import FEASIBILITY
@@ -181,8 +181,9 @@ def test_the_exact_check_does_not_prove_what_a_model_breaks() -> None:
 @pytest.fixture
 def one_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """The tests' own workers for every question, instead of new ones for each."""
-    for module in (conditions, collective_module):
-        monkeypatch.setattr(module, "WorkerPool", lambda jobs=None, parallel="local": nullcontext(pool))
+    monkeypatch.setattr(collective_module, "WorkerPool", lambda jobs=None, parallel="local": nullcontext(pool))
+    monkeypatch.setattr(exact_module, "WorkerPool", lambda jobs=None, parallel="local": pool)
+    monkeypatch.setattr(exact_module.MibpEngine, "close", lambda self: None)
     return pool
 
 
@@ -220,8 +221,9 @@ PRODUCTS: list[Any] = [
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("number", range(len(PRODUCTS)))
-@pytest.mark.usefixtures("one_pool")
-def test_conditions_with_products_are_decided_as_every_model_says(number: int, method: str) -> None:
+def test_conditions_with_products_are_decided_as_every_model_says(
+    number: int, method: str, one_pool: WorkerPool
+) -> None:
     """Cuts on both sides of what models reach are decided rightly, and one through the middle of it not at all."""
     network, x = Network.mlp([2, 2]), np.array([[1.5, -0.5], [-1.0, 2.0]])
     box, models = _box_of_models(network, 0.03)
@@ -232,16 +234,17 @@ def test_conditions_with_products_are_decided_as_every_model_says(number: int, m
     settings = SolverSettings(jobs=1, seconds_per_program=2.0)
     for cut, wanted in ((high + 3.0 * width, True), (0.5 * (low + high), None), (low - 3.0 * width, False)):
         below, above = expression(model) <= cut, expression(model) > cut
-        assert prove(below, model, box, Inputs(x), method, settings) is wanted
-        assert prove(above, model, box, Inputs(x), method, settings) is (None if wanted is None else not wanted)
+        assert prove(below, model, box, Inputs(x), predictor(method, one_pool, settings)) is wanted
+        assert prove(above, model, box, Inputs(x), predictor(method, one_pool, settings)) is (
+            None if wanted is None else not wanted
+        )
 
 
-@pytest.mark.usefixtures("one_pool")
-def test_the_exact_check_proves_what_no_range_decides_but_not_within_the_tolerance() -> None:
+def test_the_exact_check_proves_what_no_range_decides_but_not_within_the_tolerance(one_pool: WorkerPool) -> None:
     """`o ≤ c + δ` or `o ≥ c − δ`: each can fail, together they cannot; said to hold only if δ is beyond the tolerance."""
     network, x = Network.mlp([2, 1]), np.array([[1.5, -0.5]])
     box, models = _box_of_models(network, 0.1)
-    model, settings = Conditions(network, models[0], 1), SolverSettings(jobs=1)
+    model, exact = Conditions(network, models[0], 1), predictor("exact", one_pool, SolverSettings(jobs=1))
     outputs = np.array([nominal_outputs(network, theta, x)[0, 0] for theta in models])
     cut, radius = float(0.5 * (outputs.min() + outputs.max())), 0.1 * (1.5 + 0.5 + 1.0)
     found = {}
@@ -249,10 +252,10 @@ def test_the_exact_check_proves_what_no_range_decides_but_not_within_the_toleran
         below, above = model.out(0) <= cut + share * radius, model.out(0) >= cut - share * radius
         assert outputs.min() < cut - share * radius
         assert outputs.max() > cut + share * radius
-        assert prove(below | above, model, box, Inputs(x), "interval", settings) is None
-        found[share] = prove(below | above, model, box, Inputs(x), "exact", settings)
+        assert prove(below | above, model, box, Inputs(x), predictor("interval")) is None
+        found[share] = prove(below | above, model, box, Inputs(x), exact)
         # Both at once, models on either side break.
-        assert prove(below & above, model, box, Inputs(x), "exact", settings) is None
+        assert prove(below & above, model, box, Inputs(x), exact) is None
     assert found == {3.0 * FEASIBILITY: None, 1e-3: True}
 
 
@@ -359,7 +362,9 @@ def test_noise_flips_fewer_at_once_than_one_by_one() -> None:
     run = _tiny(LInf(0.1))
     found = collective(run)
     assert found.reached <= found.proven < found.single
-    without = collective(replace(run, bounds=run.bounds.first(len(run.theta)), attack=None))
+    without = collective(
+        replace(run, bounds=run.bounds.first(len(run.theta)), answers=replace(run.answers, attack=None))
+    )
     assert without.proven == found.proven
     assert without.reached == 0
 

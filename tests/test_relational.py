@@ -212,7 +212,7 @@ def test_the_same_inputs_give_the_same_bits() -> None:
 
 def _steep_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slope twice its admissible maximum (and no cap to hide it)."""
-    original = AffineRules._step
+    original = AffineRules._gate
 
     def rule(self: AffineRules, node: Any, a: Any) -> Any:
         form = original(self, node, a)
@@ -225,7 +225,7 @@ def _steep_gate(monkeypatch: pytest.MonkeyPatch) -> None:
             form.slack = slope * a.slack
         return form
 
-    monkeypatch.setattr(AffineRules, "_step", rule)
+    monkeypatch.setattr(AffineRules, "_gate", rule)
 
 
 def _flipped_symbols(monkeypatch: pytest.MonkeyPatch) -> None:

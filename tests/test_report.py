@@ -204,7 +204,11 @@ def test_values_that_are_no_numbers_are_drawn_all_the_same(moons: CertifiedRun, 
     margin, high = moons.test.margin.copy(), moons.test.margin_high.copy()
     margin[:3], high[:4] = [-np.inf, np.nan, -1e9], [np.inf, np.nan, 1e9, np.inf]
     wild = [replace(record, radius_mean=math.inf, radius_max=math.nan) for record in moons.history]
-    broken = replace(moons, test=replace(moons.test, margin=margin, margin_high=high), history=tuple(wild))
+    broken = replace(
+        moons,
+        answers=replace(moons.answers, test=replace(moons.test, margin=margin, margin_high=high)),
+        history=tuple(wild),
+    )
     for plot in PLOTS.values():
         assert "<text" in _svg(plot(broken))
     still = [replace(record, radius_mean=0.0, radius_max=0.0) for record in moons.history]

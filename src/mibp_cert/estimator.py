@@ -30,7 +30,7 @@ from mibp_cert.engines import Inputs, ParameterSet, RelationalSettings, SolverSe
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network, Training
 from mibp_cert.options import Start, activation_named
-from mibp_cert.report.progress import progress_bars, show_training
+from mibp_cert.report.terminal import progress_bars, show_training
 from mibp_cert.studies.blame import Blame, blame
 from mibp_cert.threats import Catalogued, Missing, Threat
 

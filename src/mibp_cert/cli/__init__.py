@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from mibp_cert.cli import commands
 from mibp_cert.cli.doctor import doctor
-from mibp_cert.cli.flags import shared
-from mibp_cert.cli.tables import reproduce
+from mibp_cert.cli.flags import FLAGS, QUESTIONS, shared
+from mibp_cert.cli.output import Interrupted
+from mibp_cert.cli.reproduce import reproduce
 from mibp_cert.errors import MibpCertError, SoundnessError
 
 app = typer.Typer(
@@ -33,14 +35,13 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    show: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
+    show: Annotated[bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
     """Proven bounds on what wrong training data can do to a neural network."""
 
 
-for _asked in (commands.certify, commands.tolerance, commands.blame, commands.compare):
+app.command()(shared(commands.certify, FLAGS | QUESTIONS))
+for _asked in (commands.tolerance, commands.blame, commands.compare):
     app.command()(shared(_asked))
 for _command in (commands.resume, commands.report, commands.verify, reproduce, doctor):
     app.command()(_command)
@@ -52,7 +53,7 @@ def main() -> None:
         app()
     except MibpCertError as error:
         Console(stderr=True).print(f"mibp-cert: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
-        if isinstance(error, commands.Interrupted):
+        if isinstance(error, Interrupted):
             sys.exit(INTERRUPTED)
         sys.exit(UNSOUND if isinstance(error, SoundnessError) else USER_MISTAKE)
 

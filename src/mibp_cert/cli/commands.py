@@ -2,147 +2,96 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Argument, Exit, Option
 
-from mibp_cert.certify import CertifiedRun
+from mibp_cert.cli import output
 from mibp_cert.config import Config, Job, job_of, plain_config, with_eps
-from mibp_cert.errors import MibpCertError, UserError
-from mibp_cert.questions.ask import describe
-from mibp_cert.report.progress import progress_bars, show_training
-from mibp_cert.report.terminal import epochs_table, side_by_side, summary
+from mibp_cert.errors import UserError
+from mibp_cert.report.terminal import progress_bars, show_training, side_by_side
 from mibp_cert.store import load_run, resume_run
-from mibp_cert.store.archive import write_safely
 from mibp_cert.threats import in_words
 
-OUTPUT = "Output"
-ASKED = "Questions beyond the class"
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=OUTPUT)]
-JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.", rich_help_panel=OUTPUT)]
-Report = Annotated[Path | None, typer.Option("--report", help="Write one HTML page.", rich_help_panel=OUTPUT)]
-RunDir = Annotated[Path, typer.Argument(help="A run directory.")]
+
+def _file(help_: str, *names: str) -> Any:
+    return Option(*names, help=help_, rich_help_panel="Output")
 
 
-class Interrupted(MibpCertError):
-    """Ctrl-C; the workers have been ended."""
+Quiet = Annotated[bool, _file("Print nothing but errors.", "--quiet", "-q")]
+JsonPath = Annotated[Path | None, _file("Write the result as JSON.", "--json")]
+Report = Annotated[Path | None, _file("Write one HTML page.", "--report")]
+RunDir = Annotated[Path, Argument(help="A run directory.")]
 
 
 def certify(
     config: Config,
-    margin: Annotated[
-        float | None, typer.Option(help="Which classes lead by at least this much?", rich_help_panel=ASKED)
-    ] = None,
-    protected: Annotated[
-        list[str] | None,
-        typer.Option(help="Is the class the same whatever this column is? (repeatable)", rich_help_panel=ASKED),
-    ] = None,
-    rising: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Does the last class's lead (or the output) only rise with this column?", rich_help_panel=ASKED
-        ),
-    ] = None,
-    falling: Annotated[
-        list[str] | None, typer.Option(help="Does it only fall with this column? (repeatable)", rich_help_panel=ASKED)
-    ] = None,
-    collective: Annotated[
-        bool, typer.Option("--collective", help="How many predictions can flip at once?", rich_help_panel=ASKED)
-    ] = False,
-    run_dir: Annotated[
-        Path | None, typer.Option("--run", help="Folder that keeps the run step by step.", rich_help_panel=OUTPUT)
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in that folder.", rich_help_panel=OUTPUT)
-    ] = False,
+    run_dir: Annotated[Path | None, _file("Folder that keeps the run step by step.", "--run")] = None,
+    resume: Annotated[bool, _file("Go on with the run in that folder.", "--resume")] = False,
     report: Report = None,
     json_path: JsonPath = None,
-    bounds: Annotated[
-        Path | None, typer.Option(help="Save bounds and clean weights (.npz).", rich_help_panel=OUTPUT)
-    ] = None,
-    witness: Annotated[
-        Path | None, typer.Option(help="Save the strongest attack dataset (.npz).", rich_help_panel=OUTPUT)
-    ] = None,
+    bounds: Annotated[Path | None, _file("Save bounds and clean weights (.npz).")] = None,
+    witness: Annotated[Path | None, _file("Save the strongest attack dataset (.npz).")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train with proven bounds on every parameter and certify the test points."""
-    given = {"margin": margin, "protected": protected, "rising": rising, "falling": falling}
-    config["questions"] |= {name: value for name, value in given.items() if value is not None}
-    config["questions"]["collective"] |= collective
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
-    console = Console(quiet=quiet)
-    job = job_of(config)
-    outputs = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
-    for path in [*(p for pair in outputs.values() for p in pair), witness, bounds]:
-        if path is not None:
-            check_writable(path)
+    console, job, runs = output.new_console(quiet), job_of(config), []
+    files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
+    output.check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
     for note in job.notes:
-        console.print(note, soft_wrap=True, highlight=False, markup=False)
-    runs = []
+        console.print(note, highlight=False)
     for name in job.engines:
         folder = _beside(run_dir, name, job)
-        with _interruptible(f"nothing was written for the engine '{name}'.", folder), progress_bars(quiet) as progress:
+        nothing = f"nothing was written for the engine '{name}'."
+        with output.interruptible(nothing, folder), progress_bars(quiet) as progress:
             run = job.run(name, show_training(progress, name), folder, resume)
         if folder is not None:
-            write_safely(folder / "config.json", _json(plain_config(job.config)))
+            output.write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
-        answers = job.questions.ask(run)
-        _show(console, run, describe(answers))
-        plain, page = outputs[name]
-        _write(plain, run, answers, job.config, console)
-        if page is not None:
-            write_report(page, run, describe(answers), job.config, console, quiet)
+        output.show(console, run, job.questions.ask(run), job.config, *files[name])
         console.print()
     if len(runs) > 1:
-        console.print(side_by_side(runs))
-    if witness is not None and runs[-1].attack is not None:
-        runs[-1].attack.save(witness)
-        console.print(f"Strongest attack dataset written to {witness}", soft_wrap=True)
-    if bounds is not None and not runs[-1].reached:
-        gone = f"they diverged at step {runs[-1].diverged}, and the trained models may lie outside"
-        console.print(f"Bounds of {runs[-1].engine} are not saved: {gone}.", soft_wrap=True)
+        console.print(side_by_side(runs), soft_wrap=False)
+    if witness is not None and run.attack is not None:
+        run.attack.save(witness)
+        console.print(f"Strongest attack dataset written to {witness}")
+    if bounds is not None and not run.reached:
+        gone = f"they diverged at step {run.diverged}, and the trained models may lie outside"
+        console.print(f"Bounds of {run.engine} are not saved: {gone}.")
     elif bounds is not None:
-        runs[-1].save_bounds(bounds)
-        console.print(f"Bounds of {runs[-1].engine} written to {bounds}", soft_wrap=True)
+        run.save_bounds(bounds)
+        console.print(f"Bounds of {run.engine} written to {bounds}")
 
 
 def resume(run_dir: RunDir, report: Report = None, json_path: JsonPath = None, quiet: Quiet = False) -> None:
     """Go on with an interrupted run where it stopped; the bounds come out the same to the last bit."""
-    console = Console(quiet=quiet)
-    with _interruptible("", run_dir), progress_bars(quiet) as progress:
+    with output.interruptible(folder=run_dir), progress_bars(quiet) as progress:
         run = resume_run(run_dir, callbacks=show_training(progress, "resumed"))
-    _show(console, run, [])
-    config = _stored_config(run_dir)
-    _write(json_path, run, {}, config, console)
-    if report is not None:
-        write_report(report, run, [], config, console, quiet)
+    output.show(output.new_console(quiet), run, {}, output.stored_config(run_dir), json_path, report)
 
 
 def report(
     run_dir: RunDir,
-    out: Annotated[Path | None, typer.Argument(help="HTML file; default report.html in the run directory.")] = None,
+    out: Annotated[Path | None, Argument(help="HTML file; default report.html in the run directory.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write the report of a finished run as one HTML page."""
-    console = Console(quiet=quiet)
     path = out or run_dir / "report.html"
     run = load_run(run_dir)
-    check_writable(path)
-    write_report(path, run, [], _stored_config(run_dir), console, quiet)
+    output.check_writable(path)
+    output.write_report(output.new_console(quiet), path, run, output.stored_config(run_dir))
 
 
 def verify(
     run_dir: RunDir,
-    points: Annotated[int, typer.Option(help="Random points per step for the second opinion.")] = 4,
-    parameters: Annotated[int, typer.Option(help="Parameters pushed both ways per step.")] = 4,
-    recompute: Annotated[bool, typer.Option(help="Take every step again and compare bits.")] = True,
-    seed: Annotated[int, typer.Option(help="Seed of the fresh datasets.")] = 1,
+    points: Annotated[int, Option(help="Random points per step for the second opinion.")] = 4,
+    parameters: Annotated[int, Option(help="Parameters pushed both ways per step.")] = 4,
+    recompute: Annotated[bool, Option(help="Take every step again and compare bits.")] = True,
+    seed: Annotated[int, Option(help="Seed of the fresh datasets.")] = 1,
 ) -> None:
     """Check a stored run again: hashes, every step by a second arithmetic, fresh trainings. Status 1 if anything is wrong, 4 if
     something could not be checked."""
@@ -157,19 +106,19 @@ def verify(
         console.print(f"[{style}]{word:>11}[/]  {item.name}: ", end="")
         console.print(item.words, soft_wrap=True, highlight=False, markup=False)
     if any(item.holds is False for item in found):
-        raise typer.Exit(1)
+        raise Exit(1)
     if any(item.holds is None for item in found):
-        raise typer.Exit(4)
+        raise Exit(4)
 
 
 def tolerance(
     config: Config,
-    vary: Annotated[str, typer.Option(help="amount (of --eps), rows, or flips.")] = "amount",
-    share: Annotated[float, typer.Option(help="Share of the test points that must be certified.")] = 0.9,
-    point: Annotated[list[int] | None, typer.Option(help="Also for this test point (repeatable).")] = None,
-    start: Annotated[float | None, typer.Option(help="First value tried.")] = None,
-    most: Annotated[float, typer.Option(help="Largest value tried.")] = float("inf"),
-    precision: Annotated[float, typer.Option(help="Relative precision of the answer.")] = 0.05,
+    vary: Annotated[str, Option(help="amount (of --eps), rows, or flips.")] = "amount",
+    share: Annotated[float, Option(help="Share of the test points that must be certified.")] = 0.9,
+    point: Annotated[list[int] | None, Option(help="Also for this test point (repeatable).")] = None,
+    start: Annotated[float | None, Option(help="First value tried.")] = None,
+    most: Annotated[float, Option(help="Largest value tried.")] = float("inf"),
+    precision: Annotated[float, Option(help="Relative precision of the answer.")] = 0.05,
     json_path: JsonPath = None,
     quiet: Quiet = False,
 ) -> None:
@@ -177,54 +126,37 @@ def tolerance(
     from mibp_cert.studies.tolerance import Family
     from mibp_cert.studies.tolerance import tolerance as search
 
-    console, engine, easy = Console(quiet=quiet), _one_engine(config), config["threat"]
-    if vary == "amount" and not easy:
-        easy["eps"] = 1.0
-    if vary == "flips" and not easy:
-        easy["kind"] = "nothing"
+    console, engine, section = output.new_console(quiet), _one_engine(config), config["threat"]
+    usual: Config = {"amount": {"eps": 1.0}, "flips": {"kind": "nothing"}}
+    if not section:
+        section |= usual.get(vary, {})
+    if start is None:
+        start = 0.01 if vary == "amount" and section.get("eps") == 1.0 else 1.0
     job = job_of(config)
-    base = None if vary == "flips" and job.threat.to_json()["kind"] == "nothing" else job.threat
-    first = start if start is not None else (1.0 if vary != "amount" else 0.01 if easy.get("eps") == 1.0 else 1.0)
-    with _interruptible("", None), console.status("bisection") as status:
-        found = search(
-            job.network,
-            job.data,
-            Family(vary, base),
-            job.training,
-            engine,
-            share=share,
-            points=point,
-            start=first,
-            most=most,
-            precision=precision,
-            parallel=config["solver"]["parallel"],
-            jobs=config["solver"]["jobs"] or 1,
-            hear=lambda words: status.update(f"bisection: {words}"),
-            **job.options,
-        )
-    plain = {"amount": "times the amounts given" if job.threat.to_json() != {"kind": "linf", "eps": 1.0} else "as eps"}
-    what = {**plain, "rows": "rows", "flips": "flipped labels"}[vary]
+    threat = job.threat.to_json()
+    family = Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
+    asked: dict[str, Any] = {"share": share, "points": point, "start": start, "most": most, "precision": precision}
+    with output.interruptible(), console.status("bisection") as status:
+        asked["hear"] = lambda words: status.update(f"bisection: {words}")
+        found = search(job.network, job.data, family, job.training, engine, **asked, **_sweep(job))
+    amount = "as eps" if threat == {"kind": "linf", "eps": 1.0} else "times the amounts given"
+    what = {"amount": amount, "rows": "rows", "flips": "flipped labels"}[vary]
     top = "for no value" if found.largest is None else f"up to {found.largest:.4g} {what}, and for everything smaller"
     beside = "no attack leaves fewer" if found.smallest is None else f"attacks leave fewer from {found.smallest:.4g} on"
-    console.print(f"What may be wrong: {in_words(job.threat)}.", soft_wrap=True, highlight=False, markup=False)
-    console.print(f"{100 * share:g} % of the test points are certified {top}; {beside}.", soft_wrap=True)
+    console.print(f"What may be wrong: {in_words(job.threat)}.", highlight=False)
+    console.print(f"{100 * share:g} % of the test points are certified {top}; {beside}.")
     for p in point or []:
-        console.print(
-            f"Test point {p}: certified up to {found.certified[p]:.4g}, an attack succeeds from {found.broken[p]:.4g} on."
-        )
-    console.print(
-        f"{len(found.values)} runs, engine {engine}, each trained for all of its {job.training.epochs} epochs."
-    )
-    if json_path is not None:
-        write_safely(
-            json_path, _json({**found.to_json(), "vary": vary, "threat": job.threat.to_json(), "engine": engine})
-        )
+        between = f"certified up to {found.certified[p]:.4g}, an attack succeeds from {found.broken[p]:.4g} on"
+        console.print(f"Test point {p}: {between}.")
+    epochs = job.training.epochs
+    console.print(f"{len(found.values)} runs, engine {engine}, each trained for all of its {epochs} epochs.")
+    output.write_json(json_path, {**found.to_json(), "vary": vary, "threat": threat, "engine": engine})
 
 
 def blame(
     config: Config,
-    point: Annotated[list[int] | None, typer.Option(help="Only this test point (repeatable).")] = None,
-    top: Annotated[int, typer.Option(help="Rows to re-check.")] = 10,
+    point: Annotated[list[int] | None, Option(help="Only this test point (repeatable).")] = None,
+    top: Annotated[int, Option(help="Rows to re-check.")] = 10,
     report: Report = None,
     json_path: JsonPath = None,
     quiet: Quiet = False,
@@ -232,102 +164,58 @@ def blame(
     """Which training rows carry the uncertainty, and what re-checking them would be worth; also of a finished run directory."""
     from mibp_cert.studies.blame import blame as ask
 
-    console = Console(quiet=quiet)
+    console = output.new_console(quiet)
     if _one_engine(config) != "relational":
         raise UserError("Blame reads the relational bound; leave out --engine.")
     source = config["data"]["source"]
     if source is not None and (Path(source) / "run.json").exists():
-        run, effective = load_run(source), _stored_config(Path(source))
+        run, effective = load_run(source), output.stored_config(Path(source))
     else:
         job = job_of(config)
-        effective = job.config
-        with _interruptible("", None), progress_bars(quiet) as progress:
-            run = job.run("relational", show_training(progress, "relational"))
+        with output.interruptible(), progress_bars(quiet) as progress:
+            run, effective = job.run("relational", show_training(progress, "relational")), job.config
     with console.status("second run"):
         found = ask(run, point, top=top)
     shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
-    console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), markup=False)
-    console.print(found.sentence, soft_wrap=True, highlight=False, markup=False)
-    if json_path is not None:
-        write_safely(json_path, _json({**run.to_json(), "blame": found.to_json()}))
+    console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), soft_wrap=False)
+    console.print(found.sentence, highlight=False)
+    output.write_json(json_path, {**run.to_json(), "blame": found.to_json()})
     if report is not None:
-        check_writable(report)
-        write_report(report, run, [], effective, console, quiet, found)
+        output.check_writable(report)
+        output.write_report(console, report, run, effective, blame=found)
 
 
 def compare(
     config: Config,
     values: Annotated[
-        str | None, typer.Option("--eps-values", help="Several amounts side by side, such as 0.01,0.02.")
+        str | None, Option("--eps-values", help="Several amounts side by side, such as 0.01,0.02.")
     ] = None,
-    csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
+    csv_path: Annotated[Path | None, Option("--csv", help="Write the table as CSV.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Engines (--engine a,b) or amounts (--eps-values) side by side on the same data and seed."""
     from mibp_cert.studies.compare import compare as ask
 
-    console, job = Console(quiet=quiet), job_of(config)
+    console, job = output.new_console(quiet), job_of(config)
     threats: dict[str, Any] = {in_words(job.threat): job.threat}
     if values is not None:
         threats = {f"eps {value.strip()}": with_eps(job, value.strip()) for value in values.split(",")}
     engines = job.engines if config["run"]["engine"] != "relational" or values else ("interval", "crown", "relational")
-    settings = config["solver"]
-    with _interruptible("", None), console.status("comparing"):
-        found = ask(
-            job.network,
-            job.data,
-            threats,
-            job.training,
-            engines,
-            parallel=settings["parallel"],
-            jobs=settings["jobs"] or 1,
-            **job.options,
-        )
+    with output.interruptible(), console.status("comparing"):
+        found = ask(job.network, job.data, threats, job.training, engines, **_sweep(job))
     if len(threats) == 1:
-        console.print(f"What may be wrong: {next(iter(threats))}.", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"What may be wrong: {next(iter(threats))}.", highlight=False)
     console.print(f"Each is trained for all of its {job.training.epochs} epochs.", highlight=False)
     shown = found.reset_index() if len(threats) > 1 else found.reset_index("threat", drop=True).reset_index()
-    console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.4g}"), markup=False, soft_wrap=True)
+    console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.4g}"))
     if csv_path is not None:
         found.to_csv(csv_path)
 
 
-def write_report(
-    path: Path, run: CertifiedRun, answers: list[str], config: Any, console: Console, quiet: bool, found: Any = None
-) -> None:
-    """The HTML page, with blame where the engine can say it."""
-    from mibp_cert.report.html import html_report
-    from mibp_cert.studies.blame import blame as ask
-
-    if (
-        found is None
-        and run.engine == "relational"
-        and run.test is not None
-        and run.reached
-        and not run.test.certified.all()
-    ):
-        with Console(stderr=True, quiet=quiet).status("which rows carry the uncertainty"):
-            found = ask(run)
-    text = html_report(run, words=in_words(run.threat), blame=found, answers=answers, configuration=config)
-    write_safely(path, text.encode())
-    console.print(f"Report written to {path}", soft_wrap=True)
-
-
-@contextmanager
-def _interruptible(words: str, folder: Path | None) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = words or "nothing was written."
-        if folder is not None:
-            kept = f"what was done is kept: go on with mibp-cert resume {folder}"
-        raise Interrupted(f"Interrupted; {kept}") from None
-
-
-def _show(console: Console, run: CertifiedRun, answers: list[str]) -> None:
-    console.print(epochs_table(run))
-    console.print(summary(run), soft_wrap=True, markup=False)
-    console.print("\n".join(answers), soft_wrap=True, end="\n" if answers else "", highlight=False, markup=False)
+def _sweep(job: Job) -> dict[str, Any]:
+    """How each run of a study is made, and where."""
+    solver = job.config["solver"]
+    return {**job.options, "parallel": solver["parallel"], "jobs": solver["jobs"] or 1}
 
 
 def _one_engine(config: Config) -> str:
@@ -340,36 +228,3 @@ def _one_engine(config: Config) -> str:
 def _beside(path: Path | None, engine: str, job: Job) -> Path | None:
     """`out.json` for one engine; `out-interval.json`, `out-relational.json` for several."""
     return path if path is None or len(job.engines) == 1 else path.with_name(f"{path.stem}-{engine}{path.suffix}")
-
-
-def check_writable(path: Path) -> None:
-    """Refuse before any work is done."""
-    try:
-        existed = path.exists()
-        with path.open("a"):
-            pass
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror}; choose another path.") from None
-
-
-def _stored_config(folder: Path) -> Any:
-    path = folder / "config.json"
-    return json.loads(path.read_text()) if path.exists() else None
-
-
-def _json(plain: Any) -> bytes:
-    return (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode()
-
-
-def _write(path: Path | None, run: CertifiedRun, answers: dict[str, Any], config: Any, console: Console) -> None:
-    if path is None:
-        return
-    plain = run.to_json() | ({"postconditions": answers} if answers else {})
-    plain |= {} if config is None else {"configuration": plain_config(config)}
-    try:
-        write_safely(path, _json(plain))
-    except OSError as error:
-        raise UserError(f"The result could not be written to {path}: {error.strerror}.") from None
-    console.print(f"Written to {path}", soft_wrap=True)

@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 INK, PAPER = "#1d2430", "#ffffff"
 CLEAN, ATTACKED, CERTIFIED, OPEN = "#009e73", "#d55e00", "#0072b2", "#7f8791"
 CLASS_COLOURS = (CERTIFIED, "#e69f00", CLEAN, "#cc79a7", "#56b4e9", ATTACKED, "#9a8700")
+MARKERS = "os^DvPX*"
 DARK = {
     INK: "#e6e9ee",
     PAPER: "#14181f",
@@ -72,6 +73,11 @@ def finite(values: Iterable[Any]) -> Floats:
 def spread(count: int, most: int) -> NDArray[np.intp]:
     """At most `most` of `count` places, evenly spread, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, max(1, most))).round().astype(np.intp))
+
+
+def class_look(k: int) -> tuple[str, str]:
+    """Colour and marker of a class."""
+    return CLASS_COLOURS[k % len(CLASS_COLOURS)], MARKERS[k % len(MARKERS)]
 
 
 def dot(label: str, colour: str, marker: str, **style: Any) -> Line2D:

@@ -8,6 +8,7 @@ pyplot, so that nothing stays open. Where a colour carries the meaning, a shape 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,25 +22,10 @@ from mibp_cert.certify import ABSTAIN, CertifiedRun, Predictions, Ranges
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.nets import steps_per_epoch
-from mibp_cert.report.drawing import (
-    ATTACKED,
-    CERTIFIED,
-    CLASS_COLOURS,
-    CLEAN,
-    OPEN,
-    SIZE,
-    dot,
-    finite,
-    legend,
-    log_axis,
-    new_axes,
-    say,
-    short,
-    spread,
-    wide_axis,
-)
+from mibp_cert.report import drawing
+from mibp_cert.report.drawing import ATTACKED, CERTIFIED, CLEAN, OPEN, dot, finite, legend, short, spread
+from mibp_cert.report.terminal import certified_accuracy
 
-MARKERS = "os^DvPX*"
 POINTS = 400
 """Most data points drawn in a picture."""
 GRID_CHUNK = 600
@@ -48,19 +34,15 @@ GRID_CHUNK = 600
 
 def plot_radius(run: CertifiedRun, ax: Axes | None = None) -> Axes:
     """Mean and largest radius of the parameters' bounds after each epoch and, dashed, the certified validation accuracy."""
-    ax = new_axes(ax)
+    ax = drawing.new_axes(ax)
     ax.set(xlabel="epoch", ylabel="radius of the bounds")
     if not run.history:
-        return say(ax, "no epoch was finished")
+        return drawing.say(ax, "no epoch was finished")
     epochs = [record.epoch for record in run.history]
-    lines = [
-        ("largest", ATTACKED, "s", finite([record.radius_max for record in run.history])),
-        ("mean", CERTIFIED, "o", finite([record.radius_mean for record in run.history])),
-    ]
-    handles = []
-    for name, colour, marker, values in lines:
-        handles += ax.plot(epochs, values, color=colour, marker=marker, markersize=4, label=f"{name} radius")
-    log_axis(ax, np.concatenate([values for *_, values in lines]))
+    largest, mean = (finite(getattr(record, key) for record in run.history) for key in ("radius_max", "radius_mean"))
+    handles = ax.plot(epochs, largest, color=ATTACKED, marker="s", markersize=4, label="largest radius")
+    handles += ax.plot(epochs, mean, color=CERTIFIED, marker="o", markersize=4, label="mean radius")
+    drawing.log_axis(ax, np.concatenate([largest, mean]))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.grid(axis="y", alpha=0.25)
     per_epoch = steps_per_epoch(len(run.train), run.batch_size)
@@ -70,11 +52,9 @@ def plot_radius(run: CertifiedRun, ax: Axes | None = None) -> Axes:
         handles.append(ax.axvline(run.diverged / per_epoch, color=ATTACKED, linestyle=":", label="bounds diverged"))
     validated = [record.validation_certified for record in run.history]
     if any(value is not None for value in validated):
-        right = ax.twinx()
+        right, label = ax.twinx(), "certified accuracy"
         shares = [math.nan if value is None else 100 * value for value in validated]
-        handles += right.plot(
-            epochs, shares, color=CLEAN, linestyle="--", marker="^", markersize=4, label="certified accuracy"
-        )
+        handles += right.plot(epochs, shares, color=CLEAN, linestyle="--", marker="^", markersize=4, label=label)
         right.set(ylim=(0, 105), ylabel="validation accuracy (%)")
     legend(ax, handles)
     return ax
@@ -82,27 +62,33 @@ def plot_radius(run: CertifiedRun, ax: Axes | None = None) -> Axes:
 
 def plot_accuracy(run: CertifiedRun, ax: Axes | None = None) -> Axes:
     """Bars: clean, attacked and certified accuracy on the test points; for a regression, the mean absolute errors."""
-    ax = new_axes(ax, (SIZE[0], 1.7))
+    ax = drawing.new_axes(ax, (drawing.SIZE[0], 1.7))
     if isinstance(_answer(run), Ranges):
         scores = [run.errors.get(f"{name}_error") for name in ("nominal", "attacked", "certified")]
-        ax.set_xlabel(f"mean absolute error ({target_name(run)})")
-        texts = ["unknown" if score is None else f"{score:.3g}" for score in scores]
+        label, words = f"mean absolute error ({target_name(run)})", "{:.3g}"
         end = max((score for score in scores if score is not None), default=0.0) or 1.0
     else:
-        scores = [run.nominal_accuracy, run.attacked_accuracy, _certified_accuracy(run)]
-        scores = [None if score is None else 100 * score for score in scores]
-        ax.set_xlabel("accuracy on the test points (%)")
-        texts = ["unknown" if score is None else f"{score:.1f} %" for score in scores]
-        end = 100.0
-    bars = list(zip(("clean", "under attack", "certified"), scores, texts, (CLEAN, ATTACKED, CERTIFIED), strict=True))
-    bars = bars if run.attack is not None else [bars[0], bars[2]]
-    for place, (_, score, text, colour) in enumerate(bars):
-        ax.barh(place, score or 0.0, color=colour, height=0.65)
-        ax.text((score or 0.0) + 0.015 * end, place, text, va="center")
-    ax.set_yticks(range(len(bars)), [name for name, *_ in bars])
-    ax.set(xlim=(0, 1.2 * end), ylim=(len(bars) - 0.5, -0.5))
+        shares = (run.nominal_accuracy, run.attacked_accuracy, certified_accuracy(run))
+        scores = [None if share is None else 100 * share for share in shares]
+        label, words, end = "accuracy on the test points (%)", "{:.1f} %", 100.0
+    ax.set_xlabel(label)
+    names, colours = ("clean", "under attack", "certified"), (CLEAN, ATTACKED, CERTIFIED)
+    bars = list(zip(names, scores, colours, strict=True))
+    _bars(ax, bars if run.attack is not None else bars[::2], words, end, height=0.65, room=1.2)
     ax.set_xticks([tick for tick in ax.get_xticks() if tick <= end])
     return ax
+
+
+def _bars(
+    ax: Axes, bars: Sequence[tuple[str, float | None, str]], words: str, end: float, *, height: float, room: float
+) -> None:
+    """Names, lengths (None: unknown) and colours; `words` formats a length, `end` is the longest, `room` what text needs."""
+    for place, (_, length, colour) in enumerate(bars):
+        ax.barh(place, length or 0.0, color=colour, height=height)
+        text = "unknown" if length is None else words.format(length)
+        ax.text((length or 0.0) + 0.015 * end, place, text, va="center")
+    ax.set_yticks(range(len(bars)), [name for name, *_ in bars])
+    ax.set(xlim=(0, room * end), ylim=(len(bars) - 0.5, -0.5))
 
 
 def plot_regions(run: CertifiedRun, ax: Axes | None = None, resolution: int = 60) -> Axes:
@@ -115,31 +101,32 @@ def plot_regions(run: CertifiedRun, ax: Axes | None = None, resolution: int = 60
         raise UserError("Regions can be drawn for classes and two numeric columns only.")
     if resolution < 2:
         raise UserError(f"The resolution must be at least 2, got {resolution}.")
-    ax, columns = new_axes(ax, (SIZE[0], 3.6)), run.train.columns
+    ax, columns = drawing.new_axes(ax, (drawing.SIZE[0], 3.6)), run.train.columns
     parts = [run.train, run.data.test] if run.data.test is not None else [run.train]
     every = np.concatenate([part.x for part in parts])
     low, high = every.min(axis=0), every.max(axis=0)
     pad = np.where(high > low, 0.08 * (high - low), 1.0)
-    first, second = np.linspace(low - pad, high + pad, resolution).T
-    grid = np.stack(np.meshgrid(first, second), axis=-1).reshape(-1, 2)
+    lines = np.linspace(low - pad, high + pad, resolution)
+    grid = np.stack(np.meshgrid(*lines.T), axis=-1).reshape(-1, 2)
     method = "interval" if run.prediction == "exact" else run.prediction
     chunks = [grid[start : start + GRID_CHUNK] for start in range(0, len(grid), GRID_CHUNK)]
     found = np.concatenate([run.certify(chunk, method).classes for chunk in chunks]).reshape(resolution, resolution)
-    units = [column.shift + column.scale * values for column, values in zip(columns, (first, second), strict=True)]
-    for k in [ABSTAIN, *range(len(run.train.classes))]:
+    shift, scale = np.array([(column.shift, column.scale) for column in columns]).T
+    looks = [drawing.class_look(k) for k in range(len(run.train.classes))]
+    for k, (colour, _) in [(ABSTAIN, (OPEN, "")), *enumerate(looks)]:
         inside = found == k
         if inside.any():
             # One filled outline per class: contours over the class numbers would paint a class between two others.
-            ax.contourf(*units, inside.astype(float), levels=[0.5, 1.5], colors=[_class_colour(k)], alpha=0.22)
+            units = (shift + scale * lines).T
+            ax.contourf(*units, inside.astype(float), levels=[0.5, 1.5], colors=[colour], alpha=0.22)
     for part in parts:
-        shown, trained = spread(len(part), POINTS), part is run.train
-        for k in range(len(part.classes)):
-            x, colour = part.x[shown][part.y[shown] == k], _class_colour(k)
-            u, v = (column.shift + column.scale * x[:, j] for j, column in enumerate(columns))
-            face, edge, size = (colour, "white", 26) if trained else ("none", colour, 14)
-            ax.scatter(u, v, s=size, marker=_marker(k), facecolors=face, edgecolors=edge, linewidths=0.6)
-    names = [f"class {short(name, 18)}" for name in run.train.classes[:10]]
-    handles: list[Any] = [dot(name, _class_colour(k), _marker(k)) for k, name in enumerate(names)]
+        shown = spread(len(part), POINTS)
+        for k, (colour, marker) in enumerate(looks):
+            across, up = (shift + scale * part.x[shown][part.y[shown] == k]).T
+            face, edge, size = (colour, "white", 26) if part is run.train else ("none", colour, 14)
+            ax.scatter(across, up, s=size, marker=marker, facecolors=face, edgecolors=edge, linewidths=0.6)
+    named = zip(run.train.classes[:10], looks, strict=False)
+    handles: list[Any] = [dot(f"class {short(name, 18)}", *look) for name, look in named]
     handles.append(Patch(facecolor=OPEN, alpha=0.3, label="abstain"))
     handles += [dot("training", OPEN, "o"), dot("test", OPEN, "o", markerfacecolor="none")][: len(parts)]
     ax.set(xlabel=_column_label(columns[0].name), ylabel=_column_label(columns[1].name))
@@ -153,24 +140,21 @@ def plot_margins(run: CertifiedRun, ax: Axes | None = None, most: int = 60) -> A
     For a regression: the proven range of each output, the part of it that attacks reach, and the target. Where there are more
     than `most` points, an even choice of the sorted ones is shown.
     """
-    ax = new_axes(ax)
+    ax = drawing.new_axes(ax)
     answer = _answer(run)
     if isinstance(answer, Ranges):
         return _plot_ranges(run, answer, ax, most)
-    order = np.argsort(np.nan_to_num(answer.margin, nan=-np.inf), kind="stable")
-    shown = order[spread(len(order), most)]
+    shown = _in_order(ax, np.nan_to_num(answer.margin, nan=-np.inf), "lower margin", most)
     low, high = answer.margin[shown], answer.margin_high[shown]
-    ax.set(xlabel=_count("test points by lower margin", len(shown), len(order)), ylabel="margin of the class")
-    finite = np.concatenate([low, high])[np.isfinite(np.concatenate([low, high]))]
-    if not len(finite):
-        return say(ax, "no margin is known: the bounds diverged" if not run.reached else "no margin is known")
+    ax.set_ylabel("margin of the class")
+    ends = np.concatenate([low, high])
+    known = ends[np.isfinite(ends)]
+    if not len(known):
+        return drawing.say(ax, "no margin is known" + ("" if run.reached else ": the bounds diverged"))
     states, handles = point_states(run)[shown], []
-    floor, top = min(finite.min(), 0.0), max(finite.max(), 0.0)
-    for name, colour, marker in (
-        ("certified", CERTIFIED, "o"),
-        ("attack succeeded", ATTACKED, "x"),
-        ("open", OPEN, "_"),
-    ):
+    floor, top = min(known.min(), 0.0), max(known.max(), 0.0)
+    styles = {"certified": (CERTIFIED, "o"), "attack succeeded": (ATTACKED, "x"), "open": (OPEN, "_")}
+    for name, (colour, marker) in styles.items():
         mine = np.flatnonzero(states == name)
         # An infinite end is drawn to the picture's edge: it has no place of its own.
         bottom = np.nan_to_num(low[mine], nan=floor, posinf=top, neginf=floor)
@@ -179,8 +163,7 @@ def plot_margins(run: CertifiedRun, ax: Axes | None = None, most: int = 60) -> A
         ax.scatter(mine, bottom, color=colour, marker=marker, s=14, linewidths=1.2)
         handles.append(Line2D([], [], color=colour, marker=marker, markersize=5, label=f"{name} ({len(mine)})"))
     ax.axhline(0, color=OPEN, linewidth=0.9)
-    wide_axis(ax, finite)
-    ax.set_xticks([])
+    drawing.wide_axis(ax, known)
     legend(ax, handles)
     return ax
 
@@ -189,10 +172,9 @@ def _plot_ranges(run: CertifiedRun, answer: Ranges, ax: Axes, most: int) -> Axes
     assert run.data.test is not None
     assert run.data.tested.targets is not None
     targets = run.train.in_units(run.data.tested.targets[:, 0])
-    order = np.argsort(targets, kind="stable")
-    shown = order[spread(len(order), most)]
+    shown = _in_order(ax, targets, "target", most)
     place = np.arange(len(shown))
-    ax.set(xlabel=_count("test points by target", len(shown), len(order)), ylabel=f"output ({target_name(run)})")
+    ax.set_ylabel(f"output ({target_name(run)})")
     handles: list[Any] = []
     low, high = (end[shown, 0] for end in (answer.outputs.low, answer.outputs.high))
     known = np.isfinite(low) & np.isfinite(high)
@@ -206,9 +188,8 @@ def _plot_ranges(run: CertifiedRun, answer: Ranges, ax: Axes, most: int) -> Axes
         handles.append(Line2D([], [], color=ATTACKED, linewidth=1.4, label="reached by attacks"))
     ax.scatter(place, targets[shown], color=CLEAN, marker="D", s=9, zorder=3)
     handles.append(dot("target", CLEAN, "D", markersize=4))
-    ax.set_xticks([])
     legend(ax, handles)
-    return ax if known.any() else say(ax, "no range is known")
+    return ax if known.any() else drawing.say(ax, "no range is known")
 
 
 def plot_confusion(run: CertifiedRun, ax: Axes | None = None) -> Axes:
@@ -216,7 +197,7 @@ def plot_confusion(run: CertifiedRun, ax: Axes | None = None) -> Axes:
     answer = _answer(run)
     if not isinstance(answer, Predictions) or run.data.test is None:
         raise UserError("This run is a regression: it has no classes to confuse.")
-    ax = new_axes(ax)
+    ax = drawing.new_axes(ax)
     names = [short(name, 12) for name in run.train.classes]
     n, y = len(names), run.data.tested.y
     column = np.where(answer.classes == ABSTAIN, n, answer.classes)
@@ -240,21 +221,16 @@ def plot_confusion(run: CertifiedRun, ax: Axes | None = None) -> Axes:
 def plot_blame(blame: Any, ax: Axes | None = None, most: int = 10) -> Axes:
     """Bars: the training rows with the largest share of the uncertainty, in per cent."""
     rows = blame.rows.head(most)
-    ax = new_axes(ax, (SIZE[0], 0.9 + 0.25 * max(1, len(rows))))
+    ax = drawing.new_axes(ax, (drawing.SIZE[0], 0.9 + 0.25 * max(1, len(rows))))
     ax.set_xlabel("share of the uncertainty (%)")
     if not len(rows):
-        return say(ax, "no row contributes")
-    labels = [f"row {short(row, 12)}" for row in rows["row"]]
-    if "cells" in rows:
-        labels = [f"{label}: {short(cells, 22)}" for label, cells in zip(labels, rows["cells"], strict=True)]
-    effects = finite(rows["effect"])
-    end = max(float(np.nan_to_num(effects).max()), 1e-12)
-    for place, effect in enumerate(effects.tolist()):
-        known = math.isfinite(effect)
-        ax.barh(place, effect if known else 0.0, color=CERTIFIED, height=0.7)
-        ax.text((effect if known else 0.0) + 0.015 * end, place, f"{effect:.3g}" if known else "unknown", va="center")
-    ax.set_yticks(range(len(labels)), labels)
-    ax.set(xlim=(0, 1.25 * end), ylim=(len(labels) - 0.5, -0.5))
+        return drawing.say(ax, "no row contributes")
+    named = zip(rows["row"], rows["cells"], strict=True)
+    labels = [f"row {short(row, 12)}: {short(cells, 22)}" for row, cells in named]
+    effects = [effect if math.isfinite(effect) else None for effect in rows["effect"]]
+    end = max((effect for effect in effects if effect is not None), default=0.0)
+    bars = [(label, effect, CERTIFIED) for label, effect in zip(labels, effects, strict=True)]
+    _bars(ax, bars, "{:.3g}", max(end, 1e-12), height=0.7, room=1.25)
     return ax
 
 
@@ -286,22 +262,13 @@ def _answer(run: CertifiedRun) -> Predictions | Ranges:
     return answer
 
 
-def _certified_accuracy(run: CertifiedRun) -> float | None:
-    if run.test is None or run.data.test is None:
-        return None
-    return run.test.certified_accuracy(run.data.tested.y)
-
-
-def _count(what: str, shown: int, all_of: int) -> str:
-    return what if shown == all_of else f"{what} ({shown} of {all_of} shown)"
-
-
-def _class_colour(k: int) -> str:
-    return OPEN if k == ABSTAIN else CLASS_COLOURS[k % len(CLASS_COLOURS)]
-
-
-def _marker(k: int) -> str:
-    return MARKERS[k % len(MARKERS)]
+def _in_order(ax: Axes, values: drawing.Floats, what: str, most: int) -> NDArray[np.intp]:
+    """At most so many test points in the order of these values; the axis says so."""
+    order = np.argsort(values, kind="stable")
+    shown = order[spread(len(order), most)]
+    cut = "" if len(shown) == len(order) else f" ({len(shown)} of {len(order)} shown)"
+    ax.set(xlabel=f"test points by {what}{cut}", xticks=[])
+    return shown
 
 
 def _column_label(name: str) -> str:

@@ -1,7 +1,7 @@
 """Every table of the paper by one command."""
 
 from mibp_cert.studies.reproduce.paper import TABLES, Cell, Table, with_loss
-from mibp_cert.studies.reproduce.runner import Options, engines_of, run_table, run_unit
-from mibp_cert.studies.reproduce.timings import TIMINGS
+from mibp_cert.studies.reproduce.runner import Options, run_table
+from mibp_cert.studies.reproduce.timings import TIMINGS, run_timing
 
-__all__ = ["TABLES", "TIMINGS", "Cell", "Options", "Table", "engines_of", "run_table", "run_unit", "with_loss"]
+__all__ = ["TABLES", "TIMINGS", "Cell", "Options", "Table", "run_table", "run_timing", "with_loss"]

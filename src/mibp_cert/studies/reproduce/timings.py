@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mibp_cert.certify import CertifiedRun
 from mibp_cert.data import two_moons
 from mibp_cert.doors import certify_training
 from mibp_cert.engines import SolverSettings
@@ -16,20 +16,66 @@ from mibp_cert.studies.reproduce.paper import BRANCHES, DEPTH, RUNTIME, WIDTH
 from mibp_cert.studies.reproduce.runner import Options
 from mibp_cert.threats import LInf
 
-Record = dict[str, Any]
+
+@dataclass(frozen=True)
+class Case:
+    """One row of a table: what is said while it runs, its name, the paper's figure, and the training."""
+
+    words: str
+    cell: str
+    paper: float
+    hidden: tuple[int, ...]
+    eps: float = 0.01
+    epochs: int = 1
+    batch_size: int = 100
+    rows: int = 100
 
 
-def _exact(
-    sizes: list[int], eps: float, epochs: int, options: Options, *, batch: int = 100, rows: int = 100
-) -> CertifiedRun:
-    """The exact step on TwoMoons, without test points."""
-    data = two_moons(0, sizes=(rows, 10, 10)) if rows != 100 else two_moons(0)
-    training = Training(epochs=epochs, batch_size=batch, seed=0, batch_mode="subsample")
+def branches() -> Iterator[Case]:
+    """Nodes explored in the first two iterations; batches of 10 are drawn from 20 rows, so that an epoch has two of them."""
+    for (batch, eps), paper in BRANCHES.items():
+        cell = f"batch {batch}, eps {eps:g}"
+        epochs, rows = (1, 20) if batch == 10 else (2, 100)
+        yield Case(f"branches, {cell}", cell, paper, (20,), eps, epochs, batch, rows)
+
+
+def width() -> Iterator[Case]:
+    """Seconds for one epoch, by width of the hidden layer."""
+    for units, paper in WIDTH.items():
+        yield Case(f"width {units}", f"2 x {units}", paper, (units,))
+
+
+def depth() -> Iterator[Case]:
+    """Seconds for one epoch, by number of layers of width 5."""
+    for layers, paper in DEPTH.items():
+        yield Case(f"depth {layers}", f"{layers} x 5", paper, (5,) * (layers - 1))
+
+
+def runtime() -> Iterator[Case]:
+    """Seconds per epoch, mean of the first five, 2-20-2."""
+    for eps, paper in RUNTIME.items():
+        yield Case(f"runtime, eps {eps:g}", f"eps {eps:g}", paper, (20,), eps, epochs=5)
+
+
+TIMINGS = {"branches": branches, "width": width, "depth": depth, "runtime": runtime}
+
+
+def run_timing(name: str, options: Options, hear: Callable[[str], None]) -> list[dict[str, Any]]:
+    """One record for every case of a table."""
+    records = []
+    for case in TIMINGS[name]():
+        hear(case.words)
+        records.append({"table": name, "cell": case.cell, "paper": case.paper, **_cost(case, options)})
+    return records
+
+
+def _cost(case: Case, options: Options) -> dict[str, Any]:
+    """What the exact step on TwoMoons costs, without test points."""
+    data = two_moons(0) if case.rows == 100 else two_moons(0, sizes=(case.rows, 10, 10))
+    network = Network.mlp([2, *case.hidden, 2])
+    training = Training(case.epochs, case.batch_size, batch_mode="subsample")
     settings = SolverSettings(seconds_per_step=options.seconds_per_step)
-    return certify_training(Network.mlp([2, *sizes, 2]), data.train, LInf(eps), training, "mibp", solver=settings)
-
-
-def _cost(run: CertifiedRun) -> Record:
+    run = certify_training(network, data.train, LInf(case.eps), training, "mibp", solver=settings)
     gap = max((record.gap_max or 0.0) for record in run.history)
     return {
         "seconds": float(np.mean([record.seconds for record in run.history])),
@@ -38,54 +84,3 @@ def _cost(run: CertifiedRun) -> Record:
         "fallbacks": run.fallbacks,
         "gap_percent": 100.0 * gap if np.isfinite(gap) else None,
     }
-
-
-def branches(options: Options, hear: Callable[[str], None]) -> list[Record]:
-    """Nodes explored in the first two iterations; batches of 10 are drawn from 20 rows, so that an epoch has two of them."""
-    records = []
-    for (batch, eps), paper in BRANCHES.items():
-        hear(f"branches, batch {batch}, eps {eps:g}")
-        small = batch == 10
-        run = _exact([20], eps, 1 if small else 2, options, batch=batch, rows=20 if small else 100)
-        records.append({"table": "branches", "cell": f"batch {batch}, eps {eps:g}", "paper": paper, **_cost(run)})
-    return records
-
-
-def width(options: Options, hear: Callable[[str], None]) -> list[Record]:
-    """Seconds for one epoch, by width of the hidden layer."""
-    records = []
-    for units, paper in WIDTH.items():
-        hear(f"width {units}")
-        records.append(
-            {"table": "width", "cell": f"2 x {units}", "paper": paper, **_cost(_exact([units], 0.01, 1, options))}
-        )
-    return records
-
-
-def depth(options: Options, hear: Callable[[str], None]) -> list[Record]:
-    """Seconds for one epoch, by number of layers of width 5."""
-    records = []
-    for layers, paper in DEPTH.items():
-        hear(f"depth {layers}")
-        run = _exact([5] * (layers - 1), 0.01, 1, options)
-        records.append({"table": "depth", "cell": f"{layers} x 5", "paper": paper, **_cost(run)})
-    return records
-
-
-def runtime(options: Options, hear: Callable[[str], None]) -> list[Record]:
-    """Seconds per epoch, mean of the first five, 2-20-2."""
-    records = []
-    for eps, paper in RUNTIME.items():
-        hear(f"runtime, eps {eps:g}")
-        records.append(
-            {"table": "runtime", "cell": f"eps {eps:g}", "paper": paper, **_cost(_exact([20], eps, 5, options))}
-        )
-    return records
-
-
-TIMINGS: dict[str, Callable[[Options, Callable[[str], None]], list[Record]]] = {
-    "branches": branches,
-    "width": width,
-    "depth": depth,
-    "runtime": runtime,
-}

@@ -1,0 +1,90 @@
+"""`mibp-cert reproduce`: the paper's tables beside this tool's figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+from typer import Argument, Option
+
+from mibp_cert.cli.output import check_writable, interruptible, new_console, write_json
+from mibp_cert.engines import ENGINES
+from mibp_cert.errors import UserError
+from mibp_cert.report.paper import accuracy_notes, accuracy_table, cost_table
+from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, run_table, run_timing, with_loss
+
+RUNS = Path("reproduce-runs")
+LOSSES = ("hinge", "cross-entropy", "squared-hinge")
+QUICK = Options(seeds=2, seconds_per_step=2.0, mibp_seeds=1, mibp_epochs=6, first_rate=True)
+
+
+def reproduce(
+    what: Annotated[str, Argument(help=f"{', '.join([*TABLES, *TIMINGS])}, or all.")],
+    seeds: Annotated[int | None, Option(help="Seeds 0 … n−1; default 5, quick 2.")] = None,
+    engines: Annotated[str, Option(help="Engines, separated by commas.")] = ",".join(Options.engines),
+    loss: Annotated[str, Option(help="hinge (the paper's), cross-entropy or squared-hinge.")] = "hinge",
+    seconds_per_step: Annotated[
+        float | None, Option(help="Time budget of one exact step; default 30, quick 2.")
+    ] = None,
+    quick: Annotated[bool, Option("--quick", help="Two seeds, one rate; exact step: one seed, six epochs.")] = False,
+    data_path: Annotated[Path | None, Option("--data", help="File of the data set npha.")] = None,
+    runs: Annotated[Path, Option(help="Folder where finished runs are kept; delete it to start afresh.")] = RUNS,
+    parallel: Annotated[str, Option(help="Where runs go: local, tcp://host:port (Dask), or ray.")] = "local",
+    jobs: Annotated[int, Option(help="Runs at once on this machine.")] = 1,
+    json_path: Annotated[Path | None, Option("--json", help="Write all records as JSON.")] = None,
+    csv_path: Annotated[Path | None, Option("--csv", help="Write all records as CSV.")] = None,
+) -> None:
+    """Print the paper's tables beside this tool's figures; interrupted runs go on where they stopped."""
+    names, chosen = _names(what), tuple(name.strip() for name in engines.split(","))
+    check_writable(json_path, csv_path)
+    unknown = sorted(set(chosen) - set(ENGINES))
+    if unknown:
+        raise UserError(f"There is no engine called {unknown[0]!r}; choose among {', '.join(ENGINES)}.")
+    if loss not in LOSSES:
+        raise UserError(f"The tables can be run with hinge, cross-entropy or squared-hinge, not {loss!r}.")
+    options = replace(
+        QUICK if quick else Options(), engines=chosen, data=data_path, runs=runs, parallel=parallel, jobs=jobs
+    )
+    seeds, seconds = seeds or options.seeds, seconds_per_step or options.seconds_per_step
+    options = replace(options, seeds=seeds, seconds_per_step=seconds)
+    records: list[dict[str, Any]] = []
+    for name in names:
+        try:
+            records += _print_table(name, loss, options)
+        except UserError as error:
+            if what != "all" or not name.startswith("npha"):
+                raise
+            new_console().print(f"{name} left out: {error}")
+    short = " and six epochs, first learning rate of each table" if quick else ""
+    new_console().print(
+        f"Settings: seeds 0–{seeds - 1} (exact step: {min(seeds, options.mibp_seeds)}), {loss}, exact step "
+        f"within {seconds:g} s per step{short}."
+    )
+    write_json(json_path, records)
+    if csv_path is not None:
+        pd.DataFrame(records).to_csv(csv_path, index=False)
+
+
+def _names(what: str) -> list[str]:
+    """The tables asked for; the survey's has a second part."""
+    known = [*TABLES, *TIMINGS]
+    if what not in (*known, "all"):
+        raise UserError(f"There is no table called {what!r}; choose one of {', '.join([*known, 'all'])}.")
+    return known if what == "all" else [what, "npha-beyond-majority"] if what == "npha" else [what]
+
+
+def _print_table(name: str, loss: str, options: Options) -> list[dict[str, Any]]:
+    """Run one table of the paper, print it, and return its records."""
+    console, table = new_console(), with_loss(TABLES[name], loss) if name in TABLES else None
+    kept = f"finished runs are kept in {options.runs}, the same command goes on."
+    with console.status(name) as status, interruptible(kept):
+        found = run_timing(name, options, status.update) if table is None else run_table(table, options, status.update)
+    if table is None:
+        console.print(cost_table(name, found), soft_wrap=False)
+    else:
+        console.print(accuracy_table(table, found), soft_wrap=False)
+        console.print("\n".join(accuracy_notes(table, found)), highlight=False)
+    console.print()
+    return found

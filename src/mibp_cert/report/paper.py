@@ -1,0 +1,107 @@
+"""The tables of `mibp-cert reproduce`: the paper's figures, this tool's beside them, and what must be known to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from mibp_cert.report.terminal import Columns, new_table
+from mibp_cert.studies.reproduce import Cell
+from mibp_cert.studies.reproduce import Table as Reproduced
+
+Record = dict[str, Any]
+OURS = {"interval": "interval (FullCert)", "crown": "crown (Sosnin et al.)"}
+"""Engines that are another paper's method."""
+ACCURACY: Columns[Record] = {
+    "": lambda r: f"  {OURS.get(r['engine'], r['engine'])}",
+    "certified": lambda r: f"{r['certified']:.1f}±{r['certified_std']:<4.1f}",
+    "rate": lambda r: f"{r['rate']:.1f}",
+    "attack": lambda r: f"{r['attacked']:.1f}",
+    "clean": lambda r: f"{r['clean']:.1f}",
+    "steps": lambda r: f"{r['steps']:.1f}",
+    "lr": lambda r: f"{r['learning_rate']:.2g}",
+    "radius": lambda r: f"{r['radius']:.1e}",
+    "s": lambda r: f"{r['seconds']:.0f}",
+    "n": lambda r: str(r["seeds"]),
+}
+
+
+def accuracy_table(table: Reproduced, records: Sequence[Record]) -> Table:
+    """A table of the paper, its own figures first, then the engines' mean ± standard deviation over the seeds."""
+    out = new_table(table.title, ACCURACY, (), padding=0)
+    for cell in table.cells:
+        out.add_row(cell.label + (" *" if cell.added else ""))
+        for name, value in cell.paper.items():
+            if name != "rate":
+                rate = cell.paper.get("rate") if name == "MIBP-Cert" else None
+                out.add_row(f"  paper: {name}", f"{value:.1f}   ", "" if rate is None else f"{rate:.1f}")
+        for record in _of(cell, records):
+            name, certified, *others = (show(record) for show in ACCURACY.values())
+            out.add_row(name, certified + ("<" if cell.missed_by(record["certified"]) else " "), *others)
+    return out
+
+
+def accuracy_notes(table: Reproduced, records: Sequence[Record]) -> list[str]:
+    """What must be known to read the table: choices, cells below the paper, constant predictors."""
+    notes = list(table.choices)
+    if table.select:
+        close = ""
+        if table.clean_within is not None:
+            close = f" among those whose clean validation accuracy is within {100 * table.clean_within:g} points of the best"
+        notes.append(
+            f"the number of steps, at least {table.least_steps}, has the highest certified accuracy on validation data{close}, "
+            "and is then a constant of the certificate"
+        )
+    notes += ["* not in the paper"] if any(cell.added for cell in table.cells) else []
+    for cell in table.cells:
+        below = (record for record in _of(cell, records) if cell.missed_by(record["certified"]))
+        notes += [f"< {cell.label}, {record['engine']}: {_why_below(cell, record)}" for record in below]
+    for cell in table.cells if table.histogram else ():
+        shown = {
+            (tuple(record["histogram"]), record["constant"], record["seeds"], round(record["majority"], 1))
+            for record in _of(cell, records)
+        }
+        for counts, constant, seeds, majority in sorted(shown):
+            label = f", a constant predictor in {constant} of {seeds} runs" if constant else ""
+            counted = f"{cell.label}: clean predictions by class {list(counts)}{label}"
+            notes.append(f"{counted}; the majority class alone is right for {majority} %")
+    notes += [] if table.mibp else ["the exact step is left out here; --engines mibp runs it alone"]
+    return [f"- {note}" for note in notes]
+
+
+def _of(cell: Cell, records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record["cell"] == cell.label]
+
+
+def _why_below(cell: Cell, record: Record) -> str:
+    """Why a certified accuracy is below the paper's: the trained model itself, the data set's doubt, or the bounds.
+
+    certified ≤ attacked ≤ clean: what is below the paper already without any doubt comes from the split, the initial weights
+    and the rows drawn; what an attack takes no certificate can give; only the rest is lost by the bounds.
+    """
+    only, where = "", ""
+    if cell.missed_by(record["clean"]):
+        only, where = "only ", " on these splits and initial weights"
+    paper = cell.paper["MIBP-Cert"]
+    return (
+        f"{paper - record['certified']:.1f} below the paper's {paper:.1f}; the clean models reach {only}{record['clean']:.1f}"
+        f"{where}, attacks lower that to {record['attacked']:.1f}, and the bounds lose the remaining "
+        f"{record['attacked'] - record['certified']:.1f}"
+    )
+
+
+def cost_table(name: str, records: Sequence[Record]) -> Table:
+    """Cost beside the paper's."""
+    unit = "paper's\nbranches" if name == "branches" else "paper's\nseconds"
+    columns: Columns[Record] = {
+        "case": lambda r: r["cell"],
+        unit: lambda r: f"{r['paper']:g}",
+        "s per\nepoch": lambda r: f"{r['seconds']:.2f}",
+        "nodes": lambda r: str(r["nodes"]),
+        "programs": lambda r: str(r["programs"]),
+        "largest\ngap %": lambda r: "–" if r["gap_percent"] is None else f"{r['gap_percent']:.2g}",
+        "fall-\nbacks": lambda r: str(r["fallbacks"]),
+    }
+    return new_table(f"{name}: exact step on TwoMoons", columns, records)
