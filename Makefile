@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: install run test test-torch test-browser docs lint soundness bench clean
+.PHONY: install run test test-slow test-torch test-browser docs lint soundness wheel bench clean
 
 install: $(VENV)/.installed
 
@@ -28,6 +28,10 @@ lint: install
 test: lint
 	$(BIN)/python -m pytest -n 2
 
+# Tests of whole processes; exit status 5 only says that no test has the marker.
+test-slow: install
+	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]
+
 test-torch: install
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pytest -k torch
@@ -45,6 +49,16 @@ docs: install
 
 soundness: install
 	$(BIN)/python -m pytest -m soundness
+
+# What is published works by itself: the wheel, in an environment that holds nothing else; the report shows that no file was left out.
+wheel: install
+	rm -rf runs/wheel runs/wheel-env
+	@mkdir -p runs
+	$(BIN)/python -m pip wheel --quiet --no-deps -w runs/wheel .
+	$(PYTHON) -m venv runs/wheel-env
+	runs/wheel-env/bin/python -m pip install --quiet runs/wheel/*.whl
+	runs/wheel-env/bin/mibp-cert doctor
+	runs/wheel-env/bin/mibp-cert certify two-moons --epochs 1 --quiet --report runs/wheel/report.html
 
 bench: install
 	$(BIN)/python benchmarks/exact_step.py
