@@ -216,7 +216,10 @@ def test_values_that_are_no_numbers_are_drawn_all_the_same(moons: CertifiedRun, 
     assert "no epoch" in _svg(plot_radius(replace(moons, history=())))
     assert regression.test_ranges is not None
     nothing = replace(regression.test_ranges.outputs, high=np.full((10, 1), np.inf))
-    lost = replace(regression, test_ranges=replace(regression.test_ranges, outputs=nothing))
+    lost = replace(
+        regression,
+        answers=replace(regression.answers, test_ranges=replace(regression.test_ranges, outputs=nothing)),
+    )
     assert "no range is known" in _svg(plot_margins(lost))
     assert "unknown" in _svg(plot_accuracy(lost))
     assert "0 of 10 outputs" in _read(lost).text

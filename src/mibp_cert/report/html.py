@@ -226,6 +226,7 @@ def _blame(blame: Any) -> list[str]:
 
 
 def _settings(run: CertifiedRun, configuration: Mapping[str, Any]) -> list[tuple[str, str]]:
+    unroll = run.request.settings.unroll
     training, plain = run.training, run.to_json()
     options = [key for key in ("momentum", "weight_decay", "clip", "schedule") if key in plain]
     optimiser = ["stochastic gradient descent", *(f"{key.replace('_', ' ')} {plain[key]}" for key in options)]
@@ -240,8 +241,7 @@ def _settings(run: CertifiedRun, configuration: Mapping[str, Any]) -> list[tuple
         ("initial weights", training.init),
         (
             "engine",
-            run.engine
-            + (f", {run.request.settings.unroll} steps in one program" if run.request.settings.unroll > 1 else ""),
+            run.engine + (f", {unroll} steps in one program" if unroll > 1 else ""),
         ),
         ("prediction", run.prediction),
         (
