@@ -22,6 +22,7 @@ SMOOTH = {
     "sigmoid slope": lambda x: mp.exp(-x) / (1 + mp.exp(-x)) ** 2,
     "tanh": mp.tanh,
     "tanh slope": lambda x: mp.sech(x) ** 2,
+    "softplus": lambda x: mp.log1p(mp.exp(x)),
     "exp": mp.exp,
     "reciprocal": lambda x: 1 / x,
 }

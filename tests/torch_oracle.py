@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, Network, ReLU, Sigmoid, Tanh
+from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, Network, ReLU, Sigmoid, Softplus, Tanh
 
 
 def model(torch: Any, network: Network, theta: Any) -> Any:
@@ -28,6 +28,8 @@ def model(torch: Any, network: Network, theta: Any) -> Any:
                 made = torch.nn.Sigmoid()
             case Tanh():
                 made = torch.nn.Tanh()
+            case Softplus():
+                made = torch.nn.Softplus(threshold=40.0)
             case Flatten():
                 made = torch.nn.Flatten()
             case AvgPool2d():
@@ -58,6 +60,8 @@ def loss_of(torch: Any, name: str, out: Any, y: Any) -> Any:
             return functional.binary_cross_entropy_with_logits(out[:, 0], y[:, 1])
         case "cross-entropy":
             return functional.cross_entropy(out, y.argmax(1))
+        case "huber":
+            return functional.huber_loss(out, y, reduction="sum") / len(y)
         case "squared-error":
             return functional.mse_loss(out, y, reduction="sum") / len(y)
     raise AssertionError(name)

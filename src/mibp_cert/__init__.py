@@ -17,7 +17,19 @@ from mibp_cert.doors import certify_training
 from mibp_cert.engines import Box, RelationalSettings, SolverSettings
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, Network, ReLU, Sigmoid, Tanh, Training
+from mibp_cert.nets import (
+    AvgPool2d,
+    Conv2d,
+    Flatten,
+    LeakyReLU,
+    Linear,
+    Network,
+    ReLU,
+    Sigmoid,
+    Softplus,
+    Tanh,
+    Training,
+)
 from mibp_cert.questions.collective import Flips, collective
 from mibp_cert.questions.properties import Verdict, fair, holds, monotone
 from mibp_cert.store import load_run, resume_run
@@ -112,6 +124,7 @@ __all__ = [
     "Selection",
     "Shift",
     "Sigmoid",
+    "Softplus",
     "SolverSettings",
     "SolverUnavailable",
     "SoundnessError",

@@ -13,12 +13,18 @@ from numpy.typing import NDArray
 
 from mibp_cert.data import Split
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Tanh
+from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh
 from mibp_cert.threats import AnyCategory, Budget, Catalogued, LabelFlips, LInf, Nothing, TargetNoise
 
 IMAGES = "digits"
 """The data set whose rows are images."""
-ACTIVATIONS: dict[str, Activation] = {"relu": ReLU(), "leaky-relu": LeakyReLU(), "sigmoid": Sigmoid(), "tanh": Tanh()}
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": ReLU(),
+    "leaky-relu": LeakyReLU(),
+    "sigmoid": Sigmoid(),
+    "tanh": Tanh(),
+    "softplus": Softplus(),
+}
 
 
 def activation_named(name: str) -> Activation:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mibp_cert.certify import CertifiedRun
 from mibp_cert.errors import UserError
-from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, Layer, LeakyReLU, Linear, Network, ReLU, Sigmoid, Tanh
+from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, Layer, LeakyReLU, Linear, Network, ReLU, Sigmoid, Softplus, Tanh
 from mibp_cert.options import Start
 
 Shape = tuple[int, int, int]
@@ -26,8 +26,11 @@ COUNTERPARTS: dict[Any, tuple[str, ...]] = {
     LeakyReLU: ("negative_slope",),
     Sigmoid: (),
     Tanh: (),
+    Softplus: (),
 }
 """Layers whose PyTorch module has the same name, and what it calls their fields, in their order."""
+THRESHOLD = 40.0
+"""Above its threshold PyTorch's softplus is the identity; from here on, the two cannot be told apart in float64."""
 
 
 def _torch() -> Any:
@@ -80,7 +83,8 @@ def to_torch(run: CertifiedRun) -> Any:
         names = COUNTERPARTS.get(type(layer))
         if names is None:
             raise UserError(f"PyTorch has no counterpart of the layer {layer}.")
-        made.append(getattr(nn, type(layer).__name__)(**dict(zip(names, astuple(layer), strict=True))))
+        own = {"threshold": THRESHOLD} if isinstance(layer, Softplus) else {}
+        made.append(getattr(nn, type(layer).__name__)(**dict(zip(names, astuple(layer), strict=True)), **own))
     module = nn.Sequential(*made).double()
     theta = torch.from_numpy(np.array(run.theta))
     nn.utils.vector_to_parameters(theta, module.parameters())
@@ -155,6 +159,8 @@ def _layer(part: Any, nn: Any) -> Layer:
         raise _Refused("has padding, ceil_mode or a divisor")
     if kind is Flatten and (part.start_dim, part.end_dim) != (1, -1):
         raise _Refused("flattens some dimensions only")
+    if kind is Softplus and (part.beta != 1 or part.threshold < THRESHOLD):
+        raise _Refused(f"is no softplus above its threshold: use nn.Softplus(threshold={THRESHOLD:g})")
     layer: Layer = kind(*(_field(part, name) for name in COUNTERPARTS[kind]))
     return layer
 

@@ -6,6 +6,7 @@
 | `sigmoid slope`| `σ(1−σ)`         | `σ(1−σ)(1−2σ)`       | `1/8`, and `e^{−|x|}`                 |
 | `tanh`         | `tanh x`         | `1−t²`               | `4√3/9`, and `8e^{−2|x|}`             |
 | `tanh slope`   | `1−t²`           | `−2t(1−t²)`          | `2`, and `16e^{−2|x|}`                |
+| `softplus`     | `log(1 + eˣ)`    | `σ`                  | `1/4`, and `e^{−|x|}`                 |
 | `exp`          | `eˣ`             | `eˣ`                 | `eˣ` at the upper end                 |
 | `reciprocal`   | `1/x`, `x > 0`   | `−1/x²`              | `2/x³` at the lower end               |
 """
@@ -61,6 +62,10 @@ def _sigmoid_slope(x: Values) -> Values:
     return np.asarray(small / (1.0 + small) ** 2)
 
 
+def _softplus(x: Values) -> Values:
+    return np.asarray(np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))))
+
+
 def _tanh_slope(x: Values) -> Values:
     small = np.exp(-2.0 * np.abs(x))
     return np.asarray(4.0 * small / (1.0 + small) ** 2)
@@ -103,6 +108,14 @@ SMOOTH = {
             "peak",
             (0.0, 1.0 + 2.0**-50),
             absolute=8.0,
+        ),
+        Smooth(
+            "softplus",
+            _softplus,
+            _sigmoid,
+            lambda low, high: np.minimum(0.25, 1.000001 * np.exp(-_nearest(low, high))),
+            "rising",
+            (0.0, np.inf),
         ),
         Smooth("exp", np.exp, np.exp, lambda low, high: 1.000001 * np.exp(high), "rising", (0.0, np.inf)),
         Smooth(

@@ -171,6 +171,11 @@ class GraphBuilder:
     def relu(self, a: int) -> int:
         return self._append("relu", (a,), self.shape(a))
 
+    def clip(self, a: int, limit: float) -> int:
+        """`min(c, max(−c, a)) = c − relu(2c − relu(a + c))`: one occurrence of `a`, so that intervals are clipped exactly."""
+        above = self.relu(self.add(a, self.const(limit)))
+        return self.subtract(self.const(limit), self.relu(self.subtract(self.const(2.0 * limit), above)))
+
     def gate(self, a: int, *, closed: bool) -> int:
         return self._append("gate", (a,), self.shape(a), closed)
 

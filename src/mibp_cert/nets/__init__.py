@@ -1,6 +1,18 @@
 """Networks, losses and optimisers: forward, backward and update in graph operations."""
 
-from mibp_cert.nets.layers import Activation, AvgPool2d, Conv2d, Flatten, Layer, LeakyReLU, Linear, ReLU, Sigmoid, Tanh
+from mibp_cert.nets.layers import (
+    Activation,
+    AvgPool2d,
+    Conv2d,
+    Flatten,
+    Layer,
+    LeakyReLU,
+    Linear,
+    ReLU,
+    Sigmoid,
+    Softplus,
+    Tanh,
+)
 from mibp_cert.nets.losses import LOSSES, Loss, loss_named
 from mibp_cert.nets.network import Layout, Network
 from mibp_cert.nets.optim import SGD, learning_rates
@@ -16,5 +28,5 @@ from mibp_cert.nets.plan import (
     train_step,
 )
 
-LAYERS: tuple[type[Layer], ...] = (Linear, Conv2d, AvgPool2d, Flatten, ReLU, LeakyReLU, Sigmoid, Tanh)
+LAYERS: tuple[type[Layer], ...] = (Linear, Conv2d, AvgPool2d, Flatten, ReLU, LeakyReLU, Sigmoid, Tanh, Softplus)
 """Every layer there is."""

@@ -169,6 +169,17 @@ class Tanh(Activation):
 
 
 @dataclass(frozen=True)
+class Softplus(Activation):
+    """`o = log(1 + eᵃ)`, with derivative `σ(a)`."""
+
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
+        return g.smooth(a, "softplus"), (a,)
+
+    def derivative(self, g: GraphBuilder, tape: Tape) -> int:
+        return g.smooth(tape[0], "sigmoid")
+
+
+@dataclass(frozen=True)
 class Flatten(Layer):
     """An image becomes a row of features, channel by channel, line by line."""
 

@@ -124,6 +124,21 @@ class CrossEntropy(Loss):
 
 
 @dataclass(frozen=True)
+class Huber(Loss):
+    """Regression that large errors pull less: with `r = o − Y`, `J = Σ_c ½r_c²` where `|r_c| ≤ δ`, else `δ(|r_c| − ½δ)`, and
+    `∂J/∂o = min(δ, max(−δ, r))`. `δ` is in units of the model's targets, which the estimators and files scale to deviation 1."""
+
+    tasks = frozenset({Task.NUMBERS})
+    delta: float = 1.0
+
+    def check(self, logits: int, classes: int) -> None:
+        _one_per_target("Huber loss", logits, classes)
+
+    def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
+        return g.clip(g.subtract(logits, labels), self.delta)
+
+
+@dataclass(frozen=True)
 class SquaredError(Loss):
     """Outputs `o` and targets `Y` of the same number: `J = Σ_c (o_c − Y_c)²`, `∂J/∂o = 2(o − Y)`; for regression, or for one
     output per class with one-hot targets."""
@@ -131,14 +146,18 @@ class SquaredError(Loss):
     tasks = frozenset(Task)
 
     def check(self, logits: int, classes: int) -> None:
-        if logits != classes:
-            raise UserError(
-                f"The squared error needs one output per target, got {logits} outputs for {classes} target(s); change the "
-                "size of the last layer."
-            )
+        _one_per_target("squared error", logits, classes)
 
     def gradient(self, g: GraphBuilder, logits: int, labels: int) -> int:
         return g.scale(g.subtract(logits, labels), 2.0)
+
+
+def _one_per_target(name: str, logits: int, targets: int) -> None:
+    if logits != targets:
+        raise UserError(
+            f"The {name} needs one output per target, got {logits} outputs for {targets} target(s); change the size of the last "
+            "layer."
+        )
 
 
 def _one_logit(name: str, logits: int, classes: int) -> None:
@@ -179,6 +198,7 @@ LOSSES: dict[str, tuple[type[Loss], type[Loss]]] = {
     "squared-hinge": (SquaredBinaryHinge, SquaredMarginHinge),
     "cross-entropy": (BinaryCrossEntropy, CrossEntropy),
     "squared-error": (SquaredError, SquaredError),
+    "huber": (Huber, Huber),
 }
 """By name: the loss for one logit, and for several."""
 

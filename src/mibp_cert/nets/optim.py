@@ -68,7 +68,7 @@ class SGD:
         lam, mu, kappa = Fraction(rate), Fraction(self.momentum), Fraction(self.weight_decay)
         share = Fraction(1, batch_size)
         if self.clip is not None:
-            gradient_sum, share = _clipped(g, g.scale(gradient_sum, share), self.clip), Fraction(1)
+            gradient_sum, share = g.clip(g.scale(gradient_sum, share), self.clip), Fraction(1)
         kept = parameter if kappa == 0 else g.scale(parameter, 1 - lam * kappa, 1 + lam * kappa)
         if velocity is None:
             return g.add(kept, g.scale(gradient_sum, -lam * share)), None
@@ -76,12 +76,6 @@ class SGD:
         change = g.scale(gradient_sum, share)
         change = change if kappa == 0 else g.add(change, g.scale(parameter, kappa))
         return g.add(pushed, g.scale(gradient_sum, -lam * share)), g.add(g.scale(velocity, mu), change)
-
-
-def _clipped(g: GraphBuilder, a: int, limit: float) -> int:
-    """`min(c, max(−c, a)) = c − relu(2c − relu(a + c))`: one occurrence of `a`, so that intervals are clipped exactly."""
-    above = g.relu(g.add(a, g.const(limit)))
-    return g.subtract(g.const(limit), g.relu(g.subtract(g.const(2.0 * limit), above)))
 
 
 def _check_rate(rate: float) -> None:

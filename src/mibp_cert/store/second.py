@@ -33,6 +33,7 @@ _SMOOTH: dict[str, Callable[[Any], Any]] = {
     "sigmoid slope": lambda x: (-x).exp() / (1 + (-x).exp()) ** 2,
     "tanh": lambda x: x.tanh(),
     "tanh slope": lambda x: 1 / x.cosh() ** 2,
+    "softplus": lambda x: (1 + x.exp()).log(),
     "exp": lambda x: x.exp(),
     "reciprocal": lambda x: 1 / x,
 }
