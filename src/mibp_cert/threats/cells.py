@@ -14,8 +14,8 @@ import pandas as pd
 
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
+from mibp_cert.sets import Part
 from mibp_cert.sets.blocks import Array, Index
-from mibp_cert.sets.product import Part
 from mibp_cert.threats.conditions import Rows
 
 Names = str | int | Sequence[str | int] | None

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.graph.ops import frozen
-from mibp_cert.sets.product import Part, ProductSet
+from mibp_cert.sets import Part, ProductSet
 from mibp_cert.threats.base import Threat
 from mibp_cert.threats.conditions import Condition, Rows, row_mask
 from mibp_cert.threats.words import ANY_ROW, count

@@ -10,7 +10,7 @@ import numpy as np
 
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
-from mibp_cert.sets.product import Part
+from mibp_cert.sets import Part
 from mibp_cert.threats.cells import choice_parts, outward, plain, with_scaling
 from mibp_cert.threats.combine import Budget, Catalogued
 from mibp_cert.threats.conditions import Rows

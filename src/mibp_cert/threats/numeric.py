@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
+from mibp_cert.sets import Part
 from mibp_cert.sets.blocks import Array
-from mibp_cert.sets.product import Part
 from mibp_cert.threats.cells import column_amounts, moves, outward, plain, with_scaling
 from mibp_cert.threats.combine import Catalogued
 from mibp_cert.threats.conditions import Rows, row_mask
