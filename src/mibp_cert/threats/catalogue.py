@@ -14,6 +14,7 @@ from mibp_cert.threats.base import Threat
 from mibp_cert.threats.categories import AnyCategory, Confusable, Missing, Shift
 from mibp_cert.threats.combine import All, Budget, Catalogued, Nothing, Settled, Where
 from mibp_cert.threats.conditions import condition_from_json
+from mibp_cert.threats.exchanged import Exchanged
 from mibp_cert.threats.labels import LabelFlips, TargetNoise
 from mibp_cert.threats.numeric import L1, L2, LInf, Monotone, Rounded
 
@@ -26,6 +27,7 @@ KINDS: dict[str, Any] = {
         L2,
         Rounded,
         Monotone,
+        Exchanged,
         AnyCategory,
         Confusable,
         Shift,

@@ -16,6 +16,7 @@ from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.sets import Part
 from mibp_cert.sets.blocks import Array, Index
+from mibp_cert.threats.base import Threat
 from mibp_cert.threats.conditions import Rows
 
 Names = str | int | Sequence[str | int] | None
@@ -117,6 +118,9 @@ def choice_parts(
 
 
 def plain(value: Any) -> Any:
+    """Amounts, names, rows or threats as plain data."""
+    if isinstance(value, Threat):
+        return value.to_json()
     if isinstance(value, pd.Series):
         value = value.to_dict()
     if isinstance(value, set | frozenset):

@@ -15,7 +15,7 @@ from mibp_cert.sets.blocks import Array
 from mibp_cert.threats.cells import column_amounts, moves, outward, plain, with_scaling
 from mibp_cert.threats.combine import Catalogued
 from mibp_cert.threats.conditions import Rows, row_mask
-from mibp_cert.threats.words import ANY_ROW, amount, at, count, limits, names, off_by
+from mibp_cert.threats.words import ANY_ROW, amount, at, given_rows, limits, names, off_by
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +64,7 @@ class _Ball(Catalogued):
         return self.rows is not None
 
     def words(self, rows: str = ANY_ROW) -> str:
-        if self.rows is not None:
-            given = np.asarray(self.rows)
-            rows = f"in {count(int(given.sum()) if given.dtype == bool else given.size, 'given row')}"
+        rows = rows if self.rows is None else given_rows(self.rows)
         columns = None if self.columns is None else plain(self.columns)
         every = "each row" if self._measured else "every number"
         said = at(off_by(plain(self.eps), columns, self.relative, every) + self._measured, rows)
@@ -74,13 +72,7 @@ class _Ball(Catalogued):
         return f"{said}{valid}"
 
     def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"kind": self.kind, "eps": plain(self.eps)}
-        for name in ("rows", "columns"):
-            if getattr(self, name) is not None:
-                out[name] = plain(getattr(self, name))
-        if self.clip is not None:
-            out["clip"] = [_finite(v) for v in self.clip]
-        return out | ({"relative": True} if self.relative else {})
+        return super().to_json() | ({} if self.clip is None else {"clip": [_finite(v) for v in self.clip]})
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +124,6 @@ class Rounded(Catalogued):
     def words(self, rows: str = ANY_ROW) -> str:
         return f"{names(plain(self.columns))} may have been rounded to multiples of {amount(plain(self.to))}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "columns": plain(self.columns), "to": plain(self.to)}
-
 
 @dataclass(frozen=True, eq=False)
 class Monotone(Catalogued):
@@ -165,9 +154,6 @@ class Monotone(Catalogued):
         ends = ((plain(self.up), "too low"), (plain(self.down), "too high"))
         said = [f"{word} by up to {amount(value)}" for value, word in ends if value not in (0, 0.0, None)]
         return f"{names(plain(self.columns))} may be {' or '.join(said)}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "columns": plain(self.columns), "up": plain(self.up), "down": plain(self.down)}
 
 
 def _clip_ends(clip: Any, clean: Dataset, picked: list[int]) -> tuple[Array, Array]:
