@@ -83,6 +83,14 @@ def outward(x: Array, radius: Array) -> tuple[Array, Array]:
     return low, np.where(radius > 0, np.nextafter(x + radius, np.inf), x)
 
 
+def around(clean: Dataset, picked: list[int], radius: Array) -> tuple[Index, Array, Array]:
+    """Features of numeric columns, and for all rows floats that enclose `x ± radius`, with what scaling can have rounded."""
+    columns = [clean.columns[j] for j in picked]
+    features = np.array([column.start for column in columns], dtype=np.intp)
+    x = clean.x[:, features]
+    return features, *outward(x, with_scaling(columns, x, np.broadcast_to(radius, x.shape)))
+
+
 def moves(clean: Dataset, kind: str, rows: Rows, features: Index, low: Array, high: Array) -> list[Part]:
     """A part of numeric cells (low, high: all rows × features); for norms, one piece per row."""
     picked = np.flatnonzero(rows).astype(np.intp)

@@ -12,7 +12,7 @@ from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.sets import Part
 from mibp_cert.sets.blocks import Array
-from mibp_cert.threats.cells import column_amounts, moves, outward, plain, with_scaling
+from mibp_cert.threats.cells import around, column_amounts, moves, plain
 from mibp_cert.threats.combine import Catalogued
 from mibp_cert.threats.conditions import Rows, row_mask
 from mibp_cert.threats.words import ANY_ROW, amount, at, given_rows, limits, names, off_by
@@ -35,17 +35,15 @@ class _Ball(Catalogued):
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         rows = rows if self.rows is None else rows & row_mask(self.rows, len(clean))
         picked, eps = column_amounts(clean, self.columns, self.eps, "eps")
-        features = np.array([clean.columns[j].start for j in picked], dtype=np.intp)
-        x = clean.x[:, features]
+        x = clean.x[:, [clean.columns[j].start for j in picked]]
+        scale, shift = (np.array([getattr(clean.columns[j], name) for j in picked]) for name in ("scale", "shift"))
+        radius = eps / scale
         if self.relative:
-            units = np.abs(x * [clean.columns[j].scale for j in picked] + [clean.columns[j].shift for j in picked])
-            scale = np.array([clean.columns[j].scale for j in picked])
             # The value itself was scaled back and forth: what that rounded is multiplied by eps, too.
-            slip = np.abs(x) + np.abs([clean.columns[j].shift for j in picked]) / scale
+            slip = np.abs(x) + np.abs(shift) / scale
+            units = np.abs(x * scale + shift)
             radius = eps * (units / scale + np.where(eps > 0, 8.0 * np.finfo(float).eps * slip, 0.0))
-        else:
-            radius = np.broadcast_to(eps / np.array([clean.columns[j].scale for j in picked]), x.shape)
-        low, high = outward(x, with_scaling([clean.columns[j] for j in picked], x, radius))
+        features, low, high = around(clean, picked, radius)
         if self.clip is not None:
             if self._norm != "box":
                 raise UserError("clip is understood by LInf only.")
@@ -144,10 +142,9 @@ class Monotone(Catalogued):
         _, down = column_amounts(clean, self.columns, self.down, "down")
         if not (up.any() or down.any()):
             raise UserError("Monotone allows nothing: give up=… or down=… above 0.")
-        features = np.array([clean.columns[j].start for j in picked], dtype=np.intp)
-        scale, x = np.array([clean.columns[j].scale for j in picked]), clean.x[:, features]
-        low, _ = outward(x, with_scaling([clean.columns[j] for j in picked], x, np.broadcast_to(down / scale, x.shape)))
-        _, high = outward(x, with_scaling([clean.columns[j] for j in picked], x, np.broadcast_to(up / scale, x.shape)))
+        scale = np.array([clean.columns[j].scale for j in picked])
+        features, low, _ = around(clean, picked, down / scale)
+        _, _, high = around(clean, picked, up / scale)
         return moves(clean, "box", rows, features, low, high)
 
     def words(self, rows: str = ANY_ROW) -> str:
