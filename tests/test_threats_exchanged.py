@@ -120,6 +120,7 @@ def test_equal_values_are_no_exchange() -> None:
     data = Dataset.of([[1.0, 5.0, 1.0], [2.0, 5.0, 3.0]], [0, 1])
     assert Budget(EXCHANGED, rows=1).bind(data).limits == ()
     check_members(EXCHANGED.bind(data), swapped(data)[:2])
+    check_members(EXCHANGED.where([0]).bind(data), swapped(data)[:1])
 
 
 SCALES = [

@@ -53,7 +53,8 @@ class Exchanged(Catalogued):
         chosen = np.flatnonzero(rows & ((low != x) | (high != x)).any(axis=1)).astype(np.intp)
         place = chosen[:, None] * clean.features + np.array([one.start, two.start])
         sizes = np.full(len(chosen), 2, dtype=np.intp)
-        return [Part("swap", "x", chosen, sizes, place.ravel(), low[chosen].ravel(), high[chosen].ravel())]
+        part = Part("swap", "x", chosen, sizes, place.ravel(), low[chosen].ravel(), high[chosen].ravel())
+        return [part] if len(chosen) else []
 
     def words(self, rows: str = ANY_ROW) -> str:
         return at(f"{names(self.first)} and {names(self.second)} may be exchanged", rows)
