@@ -243,6 +243,7 @@ def pictures() -> dict[str, Draw]:
         "l2": plane(mc.L2({"age": 1.2, "income": 0.8}), _fill(Ellipse(ROW, 2.4, 1.6))),
         "rounded": plane(mc.Rounded("age", to=1), lines(((1.5, 3.0), (2.5, 3.0)))),
         "monotone": plane(mc.Monotone("income", up=1.2), lines(((2.0, 3.0), (2.0, 4.2)))),
+        "exchanged": plane(mc.Exchanged("age", "income"), lambda ax: ax.plot([1.7, 3.6], [1.7, 3.6], color=GREY, lw=1)),
         "budget-cells": plane(
             mc.Budget(mc.LInf({"age": 1.2, "income": 0.8}), cells=1),
             lines(((0.8, 3.0), (3.2, 3.0)), ((2.0, 2.2), (2.0, 3.8))),

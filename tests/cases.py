@@ -14,10 +14,12 @@ from mibp_cert.threats import (
     AnyCategory,
     Budget,
     Confusable,
+    Exchanged,
     LabelFlips,
     LInf,
     Missing,
     Monotone,
+    Nothing,
     Rounded,
     Shift,
     column,
@@ -54,6 +56,12 @@ THREATS: dict[str, Any] = {
     "l2": L2({"age": 4.0, "income": 1.0}),
     "rounded": Rounded("age", to=5.0),
     "monotone": Monotone("income", up=1.0),
+    "exchanged": Exchanged("age", "income"),
+    "exchanged in some rows": Exchanged("income", "age").where(column("age") >= 50),
+    "exchanged in few rows": Budget(Exchanged("age", "income"), rows=2),
+    "exchanged or noisy": Exchanged("age", "income").where(label_is(0)) & LInf({"income": 0.2}).where(label_is(1)),
+    "exchanged with a category": Exchanged("age", "income") & AnyCategory("mood"),
+    "exchanged and flips": Budget(Exchanged("age", "income") & LabelFlips(), rows=2) & Shift("mood", by=1),
     "any category": AnyCategory("mood"),
     "any category of some rows": AnyCategory("mood").where(column("age") >= 50),
     "confusable": Confusable("mood", {"good": ["fair"], "fair": ["bad", "good"]}),
@@ -76,6 +84,7 @@ THREATS: dict[str, Any] = {
     "row of everything": Budget(LInf({"age": 5.0}) & AnyCategory("mood") & LabelFlips(), rows=1),
     "missing and noise": Missing() & LInf({"income": 0.3}) & LabelFlips(1),
     "two boxes": LInf({"income": 0.3}) & Monotone("income", down=0.5),
+    "nothing": Nothing(),
 }
 
 
@@ -89,6 +98,7 @@ def random_threat(rng: np.random.Generator, rows: int) -> Any:
     size = float(rng.choice([1e-9, 0.1, 1.0]))
     amounts = {"age": 4.0 * size, "income": size}
     numeric = [LInf(amounts), L1(amounts), L2(amounts), Monotone("age", up=3.0 * size), LInf(0.1 * size, relative=True)]
+    numeric.append(Exchanged("age", "income"))
     choices = [
         AnyCategory("mood"),
         Shift("mood", by=1),

@@ -19,6 +19,7 @@ from mibp_cert.sets import ThreatSet
 from mibp_cert.solvers import ProgramBuilder
 from mibp_cert.solvers.program import with_columns
 from mibp_cert.threats import (
+    KINDS,
     L1,
     L2,
     AnyCategory,
@@ -30,9 +31,12 @@ from mibp_cert.threats import (
     Monotone,
     Rounded,
     Shift,
+    Threat,
     column,
     label_is,
+    threat_from_json,
 )
+from test_regression import THREATS as TARGETS
 
 DATA = small_data(np.random.default_rng(0), rows=5, features=3)
 PLAIN = {
@@ -328,6 +332,31 @@ def test_amounts_are_in_the_units_handed_in() -> None:
     hull = LInf({"age": 3.0}).bind(data).hull()
     width = (hull.x_high - hull.x_low)[:, 0] * data.columns[0].scale
     np.testing.assert_allclose(width, 6.0, rtol=1e-12)
+
+
+def kinds(plain: Any) -> set[str]:
+    """All kinds that a description names, combined ones and their parts."""
+    if isinstance(plain, dict):
+        return {plain[k] for k in ("kind",) if k in plain}.union(*(kinds(value) for value in plain.values()))
+    return set().union(*(kinds(value) for value in plain)) if isinstance(plain, list) else set()
+
+
+def test_every_kind_is_held_against_every_view_and_engine() -> None:
+    """Fails until a new threat is in the cases that all views and engines are tested with (targets: in test_regression)."""
+    covered = set().union(*(kinds(threat.to_json()) for threat in [*THREATS.values(), *TARGETS.values()]))
+    assert set(KINDS) <= covered, f"add to tests/cases.py: {set(KINDS) - covered}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_speaks_for_itself_and_survives_a_file(kind: str) -> None:
+    assert KINDS[kind].words is not Threat.words, "words() is still the default: plain data"
+    for threat in [*THREATS.values(), *TARGETS.values()]:
+        plain = threat.to_json()
+        if kind in kinds(plain):
+            again = threat_from_json(json.loads(json.dumps(plain)))
+            assert again.to_json() == plain
+            assert again.words() == threat.words()
+            assert "{" not in threat.words()
 
 
 def test_description_is_plain_data() -> None:

@@ -6,6 +6,7 @@ Continuous variables live in [−1, 1], discrete ones in {0, 1}; with `e` a symb
 - ℓ1: `|e_j| ≤ t_j`, `Σ t_j ≤ 1`; ℓ2: `q_j = e_j²`, `Σ q_j ≤ 1`, with tangents `q ≥ 2te − t²` for solvers without products;
 - at most `most` cells: `a_j·b_j ≤ e_j ≤ c_j·b_j`, `Σ b_j ≤ most`;
 - choice: entry of option `j` is `b_j`, entry of the reference `1 − Σ b_j`, with `Σ b_j ≤ 1`;
+- swap: both cells are `x + (swapped − x)·b` with one `b`, plus or minus what that rounds;
 - a row budget: a binary `z_i` for each row; what row `i` does is bounded by `z_i` as above, and `Σ z_i ≤ most`.
 
 A budget over the whole data limits any batch of it, so the program is exact for each batch.
@@ -13,66 +14,81 @@ A budget over the whole data limits any batch of it, so the program is exact for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import sparse
 
 from mibp_cert.sets.blocks import Array, Index
+from mibp_cert.sets.parts import Act, Entries, Side
 from mibp_cert.solvers.program import FREE, Affine, ProgramBuilder, with_columns
 
-if TYPE_CHECKING:
-    from mibp_cert.sets.product import Part, ProductSet
 
-TANGENTS = (-1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0)
-Terms = list[tuple[Index, Index, Array]]
-"""(element, variable, coefficient) triples."""
-
-
-def declare(members: ProductSet, builder: ProgramBuilder, rows: Index) -> tuple[Affine, Affine]:
-    """Features and labels of `rows`, flat, over new variables of the builder."""
-    clean = members.clean
-    base, centre = {}, {}
-    for on, lows, highs, known in members._boxes():
-        low, high = lows[rows].ravel(), highs[rows].ravel()
-        base[on] = Affine.box(builder, low, high)
-        centre[on] = np.where(low == high, known[rows].ravel(), base[on].centre)
-    terms: dict[str, Terms] = {"x": [], "y": []}
-    width = {"x": clean.features, "y": clean.one_hot.shape[1]}
-    where = np.full(len(clean), -1, dtype=np.intp)
+def declare(
+    sides: Mapping[str, Side], acts: Sequence[Act], limits: Sequence[int], builder: ProgramBuilder, rows: Index
+) -> tuple[Affine, Affine]:
+    """Features and labels of `rows`, flat, over new variables of the builder; `limits`: of the row budgets."""
+    where = np.full(sides["x"].shape[0], -1, dtype=np.intp)
     where[rows] = np.arange(len(rows))
-    switches = [_Switches(builder, len(rows), most) for most in members.limits]
-    for part in members.parts:
-        picked = np.flatnonzero(where[part.rows] >= 0)
-        if not len(picked):
-            continue
-        first = np.cumsum(part.sizes) - part.sizes
-        symbols = np.concatenate([np.arange(first[p], first[p] + part.sizes[p]) for p in picked]).astype(np.intp)
-        piece = np.repeat(np.arange(len(picked)), part.sizes[picked])
-        if not len(symbols):
-            continue  # a single valid option: the reference itself
+    writers = {on: Writer(builder, side, rows, where) for on, side in sides.items()}
+    switches = [_Switches(builder, len(rows), most) for most in limits]
+    for act in acts:
+        part = act.part.restricted(where[act.part.rows] >= 0, act.part.group)
+        if not len(part.place):
+            continue  # other rows, or a single valid option: the reference itself
+        switch = None if part.group < 0 else switches[part.group].of(where[part.rows])
+        type(act)(part, act.side).declare(writers[part.on], switch)
+    for group in switches:
+        group.limit()
+    return writers["x"].finish(), writers["y"].finish()
 
-        def local(flat: Index, w: int = width[part.on]) -> Index:
-            return (where[flat // w] * w + flat % w).astype(np.intp)
 
-        switch = None if part.group < 0 else switches[part.group].of(where[part.rows[picked]])
-        if part.kind == "choice":
-            assert part.reference is not None
-            b = builder.add_variables(len(symbols), 0.0, 1.0, integer=True)
-            reference = local(part.reference[picked])
-            terms[part.on] += [
-                (local(part.place[symbols]), b, np.ones(len(b))),
-                (reference[piece], b, -np.ones(len(b))),
-            ]
-            _at_most(builder, piece, b, 1.0, switch)
-        else:
-            _moves(members, part, symbols, piece, switch, builder, terms[part.on], local(part.place[symbols]))
-    for switch_group in switches:
-        switch_group.limit()
-    linear = {on: _matrix(terms[on], len(centre[on]), builder.variables) for on in ("x", "y")}
-    linear = {on: linear[on] + with_columns(base[on].linear, builder.variables) for on in ("x", "y")}
-    zero = {on: np.zeros(len(centre[on])) for on in ("x", "y")}
-    return Affine(centre["x"], linear["x"], zero["x"]), Affine(centre["y"], linear["y"], zero["y"])
+class Writer:
+    """The features, or the labels, of some rows, being declared in a program: first the plain box, then what parts add."""
+
+    def __init__(self, builder: ProgramBuilder, side: Side, rows: Index, where: Index) -> None:
+        self.builder, self._where, self._width = builder, where, side.shape[1]
+        low, high, known = (a.reshape(side.shape)[rows].ravel() for a in (side.low, side.high, side.known))
+        self._base = Affine.box(builder, low, high)
+        self._centre, self._slack = np.where(low == high, known, self._base.centre), np.zeros(len(low))
+        none = np.zeros(0, dtype=np.intp)
+        self._terms: Entries = [(none, none, np.zeros(0))]
+
+    def add(self, cells: Index, variables: Index, coefficients: Array, slack: Array | float = 0.0) -> None:
+        """Add `coefficient·variable ± slack` to some flat cells of the whole data."""
+        local = (self._where[cells // self._width] * self._width + cells % self._width).astype(np.intp)
+        self._terms.append((local, variables, coefficients))
+        self._slack[local] += slack
+
+    def rows(
+        self,
+        terms: list[tuple[Index, Array | float]],
+        lower: Array | float = -np.inf,
+        upper: Array | float = np.inf,
+    ) -> None:
+        """One row per entry: `lower ≤ Σ coefficient·variable ≤ upper`."""
+        line = np.arange(len(terms[0][0]))
+        entries = [(line, variables, np.broadcast_to(coefficient, line.shape)) for variables, coefficient in terms]
+        self.builder.add_rows(matrix(entries, len(line), self.builder.variables), lower, upper, FREE)
+
+    def gated(self, e: Index, gate: Index, low: Array, high: Array) -> None:
+        """`low·gate ≤ e ≤ high·gate`."""
+        self.rows([(e, 1.0), (gate, -high)], upper=0.0)
+        self.rows([(e, 1.0), (gate, -low)], lower=0.0)
+
+    def at_most(self, piece: Index, variables: Index, limit: Array | float, switch: Index | None = None) -> None:
+        """`Σ variables ≤ limit` for each piece, or `≤ its switch`."""
+        count, columns = int(piece.max()) + 1, self.builder.variables
+        total = matrix([(piece, variables, np.ones(len(piece)))], count, columns)
+        if switch is not None:
+            total, limit = total + matrix([(np.arange(count), switch, -np.ones(count))], count, columns), 0.0
+        self.builder.add_rows(total, -np.inf, limit, FREE)
+
+    def finish(self) -> Affine:
+        """The expressions, with all variables of the builder."""
+        columns = self.builder.variables
+        linear = matrix(self._terms, len(self._centre), columns) + with_columns(self._base.linear, columns)
+        return Affine(self._centre, linear, self._slack)
 
 
 class _Switches:
@@ -90,89 +106,11 @@ class _Switches:
     def limit(self) -> None:
         made = self.variable[self.variable >= 0]
         if len(made) > self.most:
-            _row(self.builder, made, np.ones(len(made)), upper=float(self.most))
+            total = matrix([(0 * made, made, np.ones(len(made)))], 1, self.builder.variables)
+            self.builder.add_rows(total, -np.inf, float(self.most), FREE)
 
 
-def _moves(
-    members: ProductSet,
-    part: Part,
-    symbols: Index,
-    piece: Index,
-    switch: Index | None,
-    builder: ProgramBuilder,
-    terms: Terms,
-    cells: Index,
-) -> None:
-    x = members._values(part)[symbols]
-    low, high = part.low[symbols] - x, part.high[symbols] - x
-    slip = 4.0 * members._slip(part)[symbols] if part.kind in ("l1", "l2") else 0.0
-    size = np.nextafter(np.maximum(high, -low) * (1.0 + slip), np.inf)
-    size = np.where(size > 0, size, 1.0)
-    e = builder.add_variables(len(symbols))
-    terms.append((cells, e, size))
-    if part.kind == "l1":
-        # t = (1 + s)/2 in [0, 1], so that s lives in [−1, 1].
-        s = builder.add_variables(len(symbols))
-        for sign in (1.0, -1.0):
-            _rows(builder, [(e, sign), (s, -0.5)], upper=0.5)
-        _at_most(builder, piece, s, 2.0 - np.bincount(piece).astype(np.float64), None)
-    elif part.kind == "l2":
-        q = builder.add_variables(len(symbols))
-        for t in TANGENTS:
-            _rows(builder, [(q, -1.0), (e, 2.0 * t)], upper=t * t)
-        if builder.bilinear:
-            builder.add_triples(q, e, e)
-        _at_most(builder, piece, q, 1.0, None)
-    if part.kind == "sparse":
-        b = builder.add_variables(len(symbols), 0.0, 1.0, integer=True)
-        _between(builder, e, b, low / size, high / size)
-        _at_most(builder, piece, b, float(part.most), None)
-    if switch is not None:
-        _between(builder, e, switch[piece], low / size, high / size)
-
-
-def _between(builder: ProgramBuilder, e: Index, gate: Index, low: Array, high: Array) -> None:
-    """`low·gate ≤ e ≤ high·gate`."""
-    _rows(builder, [(e, 1.0), (gate, -high)], upper=0.0)
-    _rows(builder, [(e, 1.0), (gate, -low)], lower=0.0)
-
-
-def _at_most(
-    builder: ProgramBuilder, piece: Index, variables: Index, limit: Array | float, switch: Index | None
-) -> None:
-    """`Σ variables ≤ limit` for each piece, or `≤ its switch`."""
-    count = int(piece.max()) + 1
-    matrix = sparse.csr_matrix((np.ones(len(piece)), (piece, variables)), shape=(count, builder.variables))
-    if switch is None:
-        builder.add_rows(matrix, -np.inf, limit, FREE)
-        return
-    own = sparse.csr_matrix((-np.ones(count), (np.arange(count), switch)), shape=(count, builder.variables))
-    builder.add_rows(matrix + own, -np.inf, 0.0, FREE)
-
-
-def _rows(
-    builder: ProgramBuilder,
-    terms: list[tuple[Index, Array | float]],
-    lower: Array | float = -np.inf,
-    upper: Array | float = np.inf,
-) -> None:
-    """One row per entry: `lower ≤ Σ coefficient·variable ≤ upper`."""
-    count = len(terms[0][0])
-    line = np.concatenate([np.arange(count)] * len(terms))
-    columns = np.concatenate([variables for variables, _ in terms])
-    data = np.concatenate([np.broadcast_to(coefficient, (count,)) for _, coefficient in terms])
-    builder.add_rows(sparse.csr_matrix((data, (line, columns)), shape=(count, builder.variables)), lower, upper, FREE)
-
-
-def _row(builder: ProgramBuilder, variables: Index, coefficients: Array, upper: float) -> None:
-    matrix = sparse.csr_matrix(
-        (coefficients, (np.zeros(len(variables), dtype=np.intp), variables)), shape=(1, builder.variables)
-    )
-    builder.add_rows(matrix, -np.inf, upper, FREE)
-
-
-def _matrix(terms: Terms, rows: int, columns: int) -> sparse.csr_matrix:
-    if not terms:
-        return sparse.csr_matrix((rows, columns))
-    line, variable, value = (np.concatenate([t[i] for t in terms]) for i in range(3))
-    return sparse.csr_matrix((value, (line, variable)), shape=(rows, columns))
+def matrix(entries: Entries, rows: int, columns: int) -> sparse.csr_matrix:
+    """A sparse matrix from entries (row, column, value), which add up."""
+    row, column, value = (np.concatenate([e[i] for e in entries]) for i in range(3))
+    return sparse.csr_matrix((value, (row, column)), shape=(rows, columns))

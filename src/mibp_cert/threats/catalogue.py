@@ -14,6 +14,7 @@ from mibp_cert.threats.base import Threat
 from mibp_cert.threats.categories import AnyCategory, Confusable, Missing, Shift
 from mibp_cert.threats.combine import All, Budget, Catalogued, Nothing, Settled, Where
 from mibp_cert.threats.conditions import condition_from_json
+from mibp_cert.threats.exchanged import Exchanged
 from mibp_cert.threats.labels import LabelFlips, TargetNoise
 from mibp_cert.threats.numeric import L1, L2, LInf, Monotone, Rounded
 
@@ -26,6 +27,7 @@ KINDS: dict[str, Any] = {
         L2,
         Rounded,
         Monotone,
+        Exchanged,
         AnyCategory,
         Confusable,
         Shift,
@@ -35,13 +37,8 @@ KINDS: dict[str, Any] = {
     )
 }
 """Threats that are no combination of others; their entries in a file are their fields."""
-_COMBINED: dict[str, tuple[str, ...]] = {
-    Where.kind: ("threat", "when", "rows", "condition"),
-    All.kind: ("threats",),
-    Budget.kind: ("threat", "rows", "cells"),
-    Settled.kind: ("threat", "rows"),
-}
-"""Combinations of others, and their entries."""
+_COMBINED: dict[str, Any] = {threat.kind: threat for threat in (Where, All, Budget, Settled)}
+"""Combinations of others."""
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -61,9 +58,10 @@ def threat_from_json(plain: Any) -> Catalogued:
     kind, rest = plain["kind"], {key: value for key, value in plain.items() if key != "kind"}
     if kind == "rules":
         raise UserError("Rules are a Python function and cannot be read from a file; hand the threat in from Python.")
-    if kind not in KINDS and kind not in _COMBINED:
-        raise UserError(f"There is no threat of the kind {kind!r}; {nearest(kind, [*KINDS, *_COMBINED])}")
-    known = [f.name for f in fields(KINDS[kind])] if kind in KINDS else list(_COMBINED[kind])
+    every = {**KINDS, **_COMBINED}
+    if kind not in every:
+        raise UserError(f"There is no threat of the kind {kind!r}; {nearest(kind, list(every))}")
+    known = ["threat", "when", "rows", "condition"] if kind == Where.kind else [f.name for f in fields(every[kind])]
     for key in rest:
         if key not in known:
             raise UserError(f"The threat '{kind}' has no entry {key!r}; {nearest(key, known)}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
-from mibp_cert.sets.product import Part
+from mibp_cert.sets import Part
 from mibp_cert.threats.cells import choice_parts, picked_columns, plain
 from mibp_cert.threats.combine import Catalogued
 from mibp_cert.threats.conditions import Rows
@@ -43,10 +43,6 @@ class AnyCategory(Catalogued):
         among = "" if self.among is None else f" among {names(plain(self.among))}"
         return at(f"{names(plain(self.columns))} may be any category{among}", rows)
 
-    def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"kind": self.kind, "columns": plain(self.columns)}
-        return out | ({} if self.among is None else {"among": plain(self.among)})
-
 
 @dataclass(frozen=True, eq=False)
 class Confusable(Catalogued):
@@ -75,10 +71,9 @@ class Confusable(Catalogued):
 
     def to_json(self) -> dict[str, Any]:
         # Keys of JSON objects are text; other categories are kept as pairs.
-        if all(isinstance(key, str) for key in self.pairs):
-            return {"kind": self.kind, "column": self.column, "pairs": plain(self.pairs)}
-        pairs = [[plain(key), plain(list(values))] for key, values in self.pairs.items()]
-        return {"kind": self.kind, "column": self.column, "pairs": pairs}
+        text = all(isinstance(key, str) for key in self.pairs)
+        pairs = self.pairs if text else [[key, list(values)] for key, values in self.pairs.items()]
+        return super().to_json() | {"pairs": plain(pairs)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +104,7 @@ class Shift(Catalogued):
         return f"{names(self.column)} may really be the category {int(self.by):+d} away from the one reported"
 
     def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"kind": self.kind, "column": self.column, "by": int(self.by)}
-        return out | ({} if self.among is None else {"among": plain(self.among)})
+        return super().to_json() | {"by": int(self.by)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +120,7 @@ class Missing(Catalogued):
     columns: Any = None
     marker: Any = None
     kind = "missing"
+    always = ("columns",)
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         out, found = [], False
@@ -199,10 +194,6 @@ class Missing(Catalogued):
         where = "of any column" if self.columns is None else f"of {names(plain(self.columns))}"
         what = "missing values" if self.marker is None else f"values {self.marker!r}"
         return f"{what} {where} may be any valid value (a number within the range seen in training, or any category)"
-
-    def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"kind": self.kind, "columns": plain(self.columns)}
-        return out | ({} if self.marker is None else {"marker": plain(self.marker)})
 
 
 def _categorical(column: Column) -> Column:

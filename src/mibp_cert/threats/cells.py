@@ -14,8 +14,9 @@ import pandas as pd
 
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
+from mibp_cert.sets import Part
 from mibp_cert.sets.blocks import Array, Index
-from mibp_cert.sets.product import Part
+from mibp_cert.threats.base import Threat
 from mibp_cert.threats.conditions import Rows
 
 Names = str | int | Sequence[str | int] | None
@@ -82,6 +83,14 @@ def outward(x: Array, radius: Array) -> tuple[Array, Array]:
     return low, np.where(radius > 0, np.nextafter(x + radius, np.inf), x)
 
 
+def around(clean: Dataset, picked: list[int], radius: Array) -> tuple[Index, Array, Array]:
+    """Features of numeric columns, and for all rows floats that enclose `x ± radius`, with what scaling can have rounded."""
+    columns = [clean.columns[j] for j in picked]
+    features = np.array([column.start for column in columns], dtype=np.intp)
+    x = clean.x[:, features]
+    return features, *outward(x, with_scaling(columns, x, np.broadcast_to(radius, x.shape)))
+
+
 def moves(clean: Dataset, kind: str, rows: Rows, features: Index, low: Array, high: Array) -> list[Part]:
     """A part of numeric cells (low, high: all rows × features); for norms, one piece per row."""
     picked = np.flatnonzero(rows).astype(np.intp)
@@ -117,6 +126,9 @@ def choice_parts(
 
 
 def plain(value: Any) -> Any:
+    """Amounts, names, rows or threats as plain data."""
+    if isinstance(value, Threat):
+        return value.to_json()
     if isinstance(value, pd.Series):
         value = value.to_dict()
     if isinstance(value, set | frozenset):

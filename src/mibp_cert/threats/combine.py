@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.graph.ops import frozen
-from mibp_cert.sets.product import Part, ProductSet
+from mibp_cert.sets import Part, ProductSet
 from mibp_cert.threats.base import Threat
+from mibp_cert.threats.cells import plain
 from mibp_cert.threats.conditions import Condition, Rows, row_mask
-from mibp_cert.threats.words import ANY_ROW, count
+from mibp_cert.threats.words import ANY_ROW, count, given_rows
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ class Catalogued(Threat):
     """Its name in files."""
     amounts: ClassVar[tuple[str, ...]] = ()
     """Entries that are amounts, and can be scaled."""
+    always: ClassVar[tuple[str, ...]] = ()
+    """Entries that are written to files even if they are None."""
 
     @abstractmethod
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
@@ -45,6 +48,12 @@ class Catalogued(Threat):
     def bind(self, clean: Dataset) -> ProductSet:
         limits: list[int] = []
         return ProductSet(clean, self.parts(clean, np.ones(len(clean), dtype=bool), limits), limits)
+
+    def to_json(self) -> dict[str, Any]:
+        """The kind and the fields; None and False say nothing, and are left out."""
+        found = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+        told = {k: v for k, v in found.items() if k in self.always or (v is not None and v is not False)}
+        return {"kind": self.kind, **told}
 
     def touches_labels(self) -> bool:
         return any(threat.touches_labels() for threat in self.inner)
@@ -105,21 +114,27 @@ class Nothing(Catalogued):
     def words(self, rows: str = ANY_ROW) -> str:
         return "nothing: the data are taken to be right"
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind}
-
 
 @dataclass(frozen=True, eq=False)
-class Where(Catalogued):
-    """A threat on some rows only, as the data handed in describe them."""
+class _Around(Catalogued):
+    """A combination around one other threat."""
 
     threat: Catalogued
-    condition: Condition | ArrayLike
-    kind = "where"
 
     @property
     def inner(self) -> tuple[Catalogued, ...]:
         return (self.threat,)
+
+    def scaled(self, factor: float) -> Catalogued:
+        return replace(self, threat=self.threat.scaled(factor))
+
+
+@dataclass(frozen=True, eq=False)
+class Where(_Around):
+    """A threat on some rows only, as the data handed in describe them."""
+
+    condition: Condition | ArrayLike
+    kind = "where"
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         return self.threat.parts(clean, rows & Condition.of(self.condition).holds(clean), limits)
@@ -130,34 +145,24 @@ class Where(Catalogued):
     def uses_rows(self) -> bool:
         return Condition.of(self.condition).names_rows or self.threat.uses_rows()
 
-    def scaled(self, factor: float) -> Where:
-        return Where(self.threat.scaled(factor), self.condition)
-
     def words(self, rows: str = ANY_ROW) -> str:
         if isinstance(self.condition, Condition):
             return f"where {self.condition.words}, {self.threat.words('')}"
-        given = np.asarray(self.condition)
-        number = int(given.sum()) if given.dtype == bool else given.size
-        return f"in {count(number, 'given row')}, {self.threat.words('')}"
+        return f"{given_rows(self.condition)}, {self.threat.words('')}"
 
     def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"kind": self.kind, "threat": self.threat.to_json()}
         if isinstance(self.condition, Condition):
-            words, plain = self.condition.words, self.condition.plain
-            return {"kind": self.kind, "threat": self.threat.to_json(), "condition": words, "when": plain}
-        return {"kind": self.kind, "threat": self.threat.to_json(), "rows": np.asarray(self.condition).tolist()}
+            return out | {"condition": self.condition.words, "when": self.condition.plain}
+        return out | {"rows": np.asarray(self.condition).tolist()}
 
 
 @dataclass(frozen=True, eq=False)
-class Settled(Catalogued):
+class Settled(_Around):
     """A threat of which some rows are free: they are right as they stand, a missing value among them being its stand-in."""
 
-    threat: Catalogued
     rows: NDArray[np.intp]
     kind = "settled"
-
-    @property
-    def inner(self) -> tuple[Catalogued, ...]:
-        return (self.threat,)
 
     def _mask(self, clean: Dataset) -> Rows:
         return ~row_mask(self.rows, len(clean))
@@ -178,15 +183,9 @@ class Settled(Catalogued):
     def uses_rows(self) -> bool:
         return True
 
-    def scaled(self, factor: float) -> Settled:
-        return Settled(self.threat.scaled(factor), self.rows)
-
     def words(self, rows: str = ANY_ROW) -> str:
         which = "one row that is" if len(self.rows) == 1 else f"{len(self.rows)} rows that are"
         return f"{self.threat.words(rows)}, except in {which} taken as right"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "threat": self.threat.to_json(), "rows": self.rows.tolist()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,12 +214,9 @@ class All(Catalogued):
     def words(self, rows: str = ANY_ROW) -> str:
         return ", and ".join(threat.words(rows) for threat in self.threats)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "threats": [threat.to_json() for threat in self.threats]}
-
 
 @dataclass(frozen=True, eq=False)
-class Budget(Catalogued):
+class Budget(_Around):
     """The threat acts on at most `rows` rows of the whole training data (in all batches and epochs), or changes at most `cells`
     cells of each row.
 
@@ -229,7 +225,6 @@ class Budget(Catalogued):
     {'kind': 'budget', 'threat': {'kind': 'linf', 'eps': 0.2}, 'rows': 1}
     """
 
-    threat: Catalogued
     rows: int | None = None
     cells: int | None = None
     kind = "budget"
@@ -244,10 +239,6 @@ class Budget(Catalogued):
                 raise UserError(f"A budget of {value} {name} makes no sense; give a whole number ≥ 0.")
         if not isinstance(self.threat, Catalogued):
             raise UserError("A budget limits a threat of the catalogue; rules write their own with m.count(...).")
-
-    @property
-    def inner(self) -> tuple[Catalogued, ...]:
-        return (self.threat,)
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         inner = self.threat.parts(clean, rows, limits)
@@ -293,15 +284,8 @@ class Budget(Catalogued):
             )
         ]
 
-    def scaled(self, factor: float) -> Budget:
-        return Budget(self.threat.scaled(factor), self.rows, self.cells)
-
     def words(self, rows: str = ANY_ROW) -> str:
         if self.rows is not None:
             return f"in at most {count(int(self.rows), 'row')}, {self.threat.words('')}"
         where = "in every row, " if rows == ANY_ROW else ""
         return f"{where}at most {count(int(self.cells or 0), 'cell')} may be wrong: {self.threat.words('')}"
-
-    def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {"kind": self.kind, "threat": self.threat.to_json()}
-        return plain | ({"rows": int(self.rows)} if self.rows is not None else {"cells": int(self.cells or 0)})

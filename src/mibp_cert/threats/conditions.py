@@ -6,7 +6,6 @@ A condition is data (it pickles, and goes to JSON and back), and can be asked wh
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,46 +27,74 @@ _SIGNS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-class Condition(ABC):
-    """A condition on rows, as the data handed in describe them."""
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """A condition on rows, as the data handed in describe them; `plain` says it as it stands in files."""
 
-    @property
-    @abstractmethod
-    def words(self) -> str:
-        """The condition as a person would write it."""
-
-    @property
-    @abstractmethod
-    def plain(self) -> dict[str, Any]:
-        """The same as plain data, for files."""
-
-    @abstractmethod
-    def holds(self, data: Dataset) -> Rows:
-        """The rows for which it holds."""
-
-    @property
-    @abstractmethod
-    def reads_labels(self) -> bool:
-        """Does it ask for a row's label?"""
-
-    @property
-    @abstractmethod
-    def names_rows(self) -> bool:
-        """Does it name rows by their numbers, so that it makes sense for one table only?"""
+    plain: dict[str, Any]
 
     @staticmethod
     def of(value: Condition | ArrayLike) -> Condition:
         """A condition as it is, or one that holds for a mask or row numbers."""
-        return value if isinstance(value, Condition) else _Given(value)
+        return value if isinstance(value, Condition) else Condition({"rows": np.asarray(value).tolist()})
+
+    @property
+    def inner(self) -> list[Condition]:
+        """The conditions that it is made of."""
+        match self.plain:
+            case {"and": parts} | {"or": parts}:
+                return [Condition(part) for part in parts]
+            case {"not": part}:
+                return [Condition(part)]
+        return []
+
+    @property
+    def words(self) -> str:
+        """The condition as a person would write it."""
+        match self.plain:
+            case {"column": name, "is": sign, "value": value}:
+                return f"{name!r} {sign} {value!r}"
+            case {"label": classes}:
+                return " or ".join(f"label {name!r}" for name in classes)
+            case {"rows": _}:
+                return "given rows"
+            case {"not": _}:
+                return f"not {self.inner[0].words}"
+        (how,) = self.plain
+        return "(" + f" {how} ".join(part.words for part in self.inner) + ")"
+
+    def holds(self, data: Dataset) -> Rows:
+        """The rows for which it holds."""
+        match self.plain:
+            case {"column": name, "is": sign, "value": value}:
+                return _compared(data, name, sign, value)
+            case {"label": classes}:
+                return np.isin(data.y, data.number(np.array(classes, dtype=object)))
+            case {"rows": rows}:
+                return row_mask(rows, len(data))
+            case {"not": _}:
+                return ~self.inner[0].holds(data)
+        one, two = (part.holds(data) for part in self.inner)
+        return one & two if "and" in self.plain else one | two
+
+    @property
+    def reads_labels(self) -> bool:
+        """Does it ask for a row's label?"""
+        return "label" in self.plain or any(part.reads_labels for part in self.inner)
+
+    @property
+    def names_rows(self) -> bool:
+        """Does it name rows by their numbers, so that it makes sense for one table only?"""
+        return "rows" in self.plain or any(part.names_rows for part in self.inner)
 
     def __and__(self, other: Condition | ArrayLike) -> Condition:
-        return _Joined("and", self, Condition.of(other))
+        return Condition({"and": [self.plain, Condition.of(other).plain]})
 
     def __or__(self, other: Condition | ArrayLike) -> Condition:
-        return _Joined("or", self, Condition.of(other))
+        return Condition({"or": [self.plain, Condition.of(other).plain]})
 
     def __invert__(self) -> Condition:
-        return _Not(self)
+        return Condition({"not": self.plain})
 
     def __bool__(self) -> bool:
         raise UserError(
@@ -75,128 +102,18 @@ class Condition(ABC):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Compared(Condition):
+def _compared(data: Dataset, name: str | int, sign: str, value: Any) -> Rows:
     """A column against a value, in the column's own units; nothing holds where the value is missing."""
-
-    name: str | int
-    sign: str
-    value: Any
-    reads_labels = names_rows = False
-
-    @property
-    def words(self) -> str:
-        return f"{self.name!r} {self.sign} {self.value!r}"
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        simple = self.value.item() if isinstance(self.value, np.generic) else self.value
-        return {"column": self.name, "is": self.sign, "value": simple}
-
-    def holds(self, data: Dataset) -> Rows:
-        place, test = data.column(self.name), _SIGNS[self.sign]
-        c, known = data.columns[place], True if data.missing is None else ~data.missing[:, place]
-        if c.categories is not None:
-            if self.sign not in ("==", "!="):
-                raise UserError(f"The column '{c.name}' is categorical; compare it with == or != only.")
-            return np.asarray(test(data.x[:, c.start + c.number(self.value)], 1.0)) & known
-        if not isinstance(self.value, int | float | np.number):
-            raise UserError(f"The column '{c.name}' is numeric; compare it with a number, not {self.value!r}.")
-        # The same value becomes the same feature, to the last bit, so that equality and order survive the scaling.
-        return np.asarray(test(data.x[:, c.start], float(c.to_feature(self.value)))) & known
-
-
-@dataclass(frozen=True, eq=False)
-class _Labelled(Condition):
-    """The label is one of these classes."""
-
-    classes: tuple[Any, ...]
-    reads_labels, names_rows = True, False
-
-    @property
-    def words(self) -> str:
-        return " or ".join(f"label {name!r}" for name in self.classes)
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        return {"label": list(self.classes)}
-
-    def holds(self, data: Dataset) -> Rows:
-        return np.isin(data.y, data.number(np.array(self.classes, dtype=object)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Given(Condition):
-    """Rows given by a mask, or by their numbers."""
-
-    rows: Any
-    reads_labels, names_rows = False, True
-
-    @property
-    def words(self) -> str:
-        return "given rows"
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        return {"rows": np.asarray(self.rows).tolist()}
-
-    def holds(self, data: Dataset) -> Rows:
-        return row_mask(self.rows, len(data))
-
-
-@dataclass(frozen=True, eq=False)
-class _Joined(Condition):
-    """Both, or at least one of two."""
-
-    how: str
-    first: Condition
-    second: Condition
-
-    @property
-    def words(self) -> str:
-        return f"({self.first.words} {self.how} {self.second.words})"
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        return {self.how: [self.first.plain, self.second.plain]}
-
-    def holds(self, data: Dataset) -> Rows:
-        one, two = self.first.holds(data), self.second.holds(data)
-        return one & two if self.how == "and" else one | two
-
-    @property
-    def reads_labels(self) -> bool:
-        return self.first.reads_labels or self.second.reads_labels
-
-    @property
-    def names_rows(self) -> bool:
-        return self.first.names_rows or self.second.names_rows
-
-
-@dataclass(frozen=True, eq=False)
-class _Not(Condition):
-    """The opposite."""
-
-    inner: Condition
-
-    @property
-    def words(self) -> str:
-        return f"not {self.inner.words}"
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        return {"not": self.inner.plain}
-
-    def holds(self, data: Dataset) -> Rows:
-        return ~self.inner.holds(data)
-
-    @property
-    def reads_labels(self) -> bool:
-        return self.inner.reads_labels
-
-    @property
-    def names_rows(self) -> bool:
-        return self.inner.names_rows
+    place, test = data.column(name), _SIGNS[sign]
+    c, known = data.columns[place], True if data.missing is None else ~data.missing[:, place]
+    if c.categories is not None:
+        if sign not in ("==", "!="):
+            raise UserError(f"The column '{c.name}' is categorical; compare it with == or != only.")
+        return np.asarray(test(data.x[:, c.start + c.number(value)], 1.0)) & known
+    if not isinstance(value, int | float | np.number):
+        raise UserError(f"The column '{c.name}' is numeric; compare it with a number, not {value!r}.")
+    # The same value becomes the same feature, to the last bit, so that equality and order survive the scaling.
+    return np.asarray(test(data.x[:, c.start], float(c.to_feature(value)))) & known
 
 
 class column:
@@ -209,39 +126,41 @@ class column:
     def __init__(self, name: str | int) -> None:
         self.name = name
 
+    def _is(self, sign: str, value: Any) -> Condition:
+        simple = value.item() if isinstance(value, np.generic) else value
+        return Condition({"column": self.name, "is": sign, "value": simple})
+
     def __eq__(self, value: object) -> Any:
-        return _Compared(self.name, "==", value)
+        return self._is("==", value)
 
     def __ne__(self, value: object) -> Any:
-        return _Compared(self.name, "!=", value)
+        return self._is("!=", value)
 
     def __ge__(self, value: Any) -> Condition:
-        return _Compared(self.name, ">=", value)
+        return self._is(">=", value)
 
     def __gt__(self, value: Any) -> Condition:
-        return _Compared(self.name, ">", value)
+        return self._is(">", value)
 
     def __le__(self, value: Any) -> Condition:
-        return _Compared(self.name, "<=", value)
+        return self._is("<=", value)
 
     def __lt__(self, value: Any) -> Condition:
-        return _Compared(self.name, "<", value)
+        return self._is("<", value)
 
 
 def label_is(*classes: Any) -> Condition:
     """Rows whose label, as handed in, is one of these classes."""
-    return _Labelled(classes)
+    return Condition({"label": list(classes)})
 
 
 def condition_from_json(plain: Any) -> Condition:
     """The condition that this plain data describes."""
     match plain:
-        case {"column": name, "is": str(sign), "value": value} if sign in _SIGNS:
-            return _Compared(name, sign, value)
-        case {"label": [*classes]}:
-            return label_is(*classes)
-        case {"rows": rows}:
-            return Condition.of(rows)
+        case {"column": _, "is": str(sign), "value": _} if sign in _SIGNS:
+            return Condition(plain)
+        case {"label": [*_]} | {"rows": _}:
+            return Condition(plain)
         case {"and": [first, second]}:
             return condition_from_json(first) & condition_from_json(second)
         case {"or": [first, second]}:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
-from mibp_cert.sets.product import Part
+from mibp_cert.sets import Part
 from mibp_cert.threats.cells import choice_parts, outward, plain, with_scaling
 from mibp_cert.threats.combine import Budget, Catalogued
 from mibp_cert.threats.conditions import Rows
@@ -32,6 +32,7 @@ class TargetNoise(Catalogued):
     def __post_init__(self) -> None:
         if not (np.isfinite(self.eps) and self.eps >= 0):
             raise UserError(f"eps must be a finite number ≥ 0, got {self.eps}.")
+        object.__setattr__(self, "eps", float(self.eps))
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         if clean.targets is None:
@@ -46,10 +47,7 @@ class TargetNoise(Catalogued):
         return True
 
     def words(self, rows: str = ANY_ROW) -> str:
-        return f"{'each' if rows else 'the'} target may be off by {amount(float(self.eps))}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "eps": float(self.eps)}
+        return f"{'each' if rows else 'the'} target may be off by {amount(self.eps)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +62,7 @@ class LabelFlips(Catalogued):
     source: Sequence[Any] | None = None
     target: Sequence[Any] | None = None
     kind = "label-flips"
+    always = ("at_most",)
 
     def __post_init__(self) -> None:
         if self.at_most is not None:
@@ -91,10 +90,3 @@ class LabelFlips(Catalogued):
         if self.at_most is not None:
             what = f"at most {count(int(self.at_most), f'{source}label')}"
         return f"{what} may be wrong{target}"
-
-    def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"kind": self.kind, "at_most": None if self.at_most is None else int(self.at_most)}
-        for name in ("source", "target"):
-            if getattr(self, name) is not None:
-                out[name] = plain(getattr(self, name))
-        return out

@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike
 
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
+from mibp_cert.sets import Part
 from mibp_cert.sets.blocks import Array
-from mibp_cert.sets.product import Part
-from mibp_cert.threats.cells import column_amounts, moves, outward, plain, with_scaling
+from mibp_cert.threats.cells import around, column_amounts, moves, plain
 from mibp_cert.threats.combine import Catalogued
 from mibp_cert.threats.conditions import Rows, row_mask
-from mibp_cert.threats.words import ANY_ROW, amount, at, count, limits, names, off_by
+from mibp_cert.threats.words import ANY_ROW, amount, at, given_rows, limits, names, off_by
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,17 +35,15 @@ class _Ball(Catalogued):
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         rows = rows if self.rows is None else rows & row_mask(self.rows, len(clean))
         picked, eps = column_amounts(clean, self.columns, self.eps, "eps")
-        features = np.array([clean.columns[j].start for j in picked], dtype=np.intp)
-        x = clean.x[:, features]
+        x = clean.x[:, [clean.columns[j].start for j in picked]]
+        scale, shift = (np.array([getattr(clean.columns[j], name) for j in picked]) for name in ("scale", "shift"))
+        radius = eps / scale
         if self.relative:
-            units = np.abs(x * [clean.columns[j].scale for j in picked] + [clean.columns[j].shift for j in picked])
-            scale = np.array([clean.columns[j].scale for j in picked])
             # The value itself was scaled back and forth: what that rounded is multiplied by eps, too.
-            slip = np.abs(x) + np.abs([clean.columns[j].shift for j in picked]) / scale
+            slip = np.abs(x) + np.abs(shift) / scale
+            units = np.abs(x * scale + shift)
             radius = eps * (units / scale + np.where(eps > 0, 8.0 * np.finfo(float).eps * slip, 0.0))
-        else:
-            radius = np.broadcast_to(eps / np.array([clean.columns[j].scale for j in picked]), x.shape)
-        low, high = outward(x, with_scaling([clean.columns[j] for j in picked], x, radius))
+        features, low, high = around(clean, picked, radius)
         if self.clip is not None:
             if self._norm != "box":
                 raise UserError("clip is understood by LInf only.")
@@ -64,9 +62,7 @@ class _Ball(Catalogued):
         return self.rows is not None
 
     def words(self, rows: str = ANY_ROW) -> str:
-        if self.rows is not None:
-            given = np.asarray(self.rows)
-            rows = f"in {count(int(given.sum()) if given.dtype == bool else given.size, 'given row')}"
+        rows = rows if self.rows is None else given_rows(self.rows)
         columns = None if self.columns is None else plain(self.columns)
         every = "each row" if self._measured else "every number"
         said = at(off_by(plain(self.eps), columns, self.relative, every) + self._measured, rows)
@@ -74,13 +70,7 @@ class _Ball(Catalogued):
         return f"{said}{valid}"
 
     def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"kind": self.kind, "eps": plain(self.eps)}
-        for name in ("rows", "columns"):
-            if getattr(self, name) is not None:
-                out[name] = plain(getattr(self, name))
-        if self.clip is not None:
-            out["clip"] = [_finite(v) for v in self.clip]
-        return out | ({"relative": True} if self.relative else {})
+        return super().to_json() | ({} if self.clip is None else {"clip": [_finite(v) for v in self.clip]})
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +122,6 @@ class Rounded(Catalogued):
     def words(self, rows: str = ANY_ROW) -> str:
         return f"{names(plain(self.columns))} may have been rounded to multiples of {amount(plain(self.to))}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "columns": plain(self.columns), "to": plain(self.to)}
-
 
 @dataclass(frozen=True, eq=False)
 class Monotone(Catalogued):
@@ -155,19 +142,15 @@ class Monotone(Catalogued):
         _, down = column_amounts(clean, self.columns, self.down, "down")
         if not (up.any() or down.any()):
             raise UserError("Monotone allows nothing: give up=… or down=… above 0.")
-        features = np.array([clean.columns[j].start for j in picked], dtype=np.intp)
-        scale, x = np.array([clean.columns[j].scale for j in picked]), clean.x[:, features]
-        low, _ = outward(x, with_scaling([clean.columns[j] for j in picked], x, np.broadcast_to(down / scale, x.shape)))
-        _, high = outward(x, with_scaling([clean.columns[j] for j in picked], x, np.broadcast_to(up / scale, x.shape)))
+        scale = np.array([clean.columns[j].scale for j in picked])
+        features, low, _ = around(clean, picked, down / scale)
+        _, _, high = around(clean, picked, up / scale)
         return moves(clean, "box", rows, features, low, high)
 
     def words(self, rows: str = ANY_ROW) -> str:
         ends = ((plain(self.up), "too low"), (plain(self.down), "too high"))
         said = [f"{word} by up to {amount(value)}" for value, word in ends if value not in (0, 0.0, None)]
         return f"{names(plain(self.columns))} may be {' or '.join(said)}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "columns": plain(self.columns), "up": plain(self.up), "down": plain(self.down)}
 
 
 def _clip_ends(clip: Any, clean: Dataset, picked: list[int]) -> tuple[Array, Array]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 ANY_ROW = "in any row"
 """Where a threat acts if nothing else was said; an empty text where the sentence around it says so already."""
 
@@ -17,6 +19,12 @@ def at(text: str, rows: str) -> str:
 def count(number: int, noun: str) -> str:
     """`one row`, `2 rows`."""
     return f"one {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def given_rows(rows: Any) -> str:
+    """`in 2 given rows`, for a mask or row numbers."""
+    given = np.asarray(rows)
+    return f"in {count(int(given.sum()) if given.dtype == bool else given.size, 'given row')}"
 
 
 def names(value: Any) -> str:
