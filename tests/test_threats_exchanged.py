@@ -14,12 +14,12 @@ import pytest
 from cases import survey
 from conftest import small_step
 from mibp_cert.data import Dataset, Recipe
+from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact.engine import MibpEngine
-from mibp_cert.engines.exact.solve import SolverSettings
 from mibp_cert.engines.interval import IntervalEngine
-from mibp_cert.engines.relational.engine import RelationalEngine, RelationalSettings
+from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
 from mibp_cert.nets import train_step
 from mibp_cert.parallel import WorkerPool

@@ -63,7 +63,8 @@ def _sigmoid_slope(x: Values) -> Values:
 
 
 def _softplus(x: Values) -> Values:
-    return np.asarray(np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))))
+    # A chain of rising functions: rounded or not, a larger argument never gives a smaller value.
+    return np.maximum(x, np.log1p(np.exp(np.minimum(x, 700.0))))
 
 
 def _tanh_slope(x: Values) -> Values:
