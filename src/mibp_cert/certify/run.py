@@ -154,7 +154,7 @@ class CertifiedRun:
     @property
     def outer(self) -> tuple[str, ...]:
         """Views of the threat that are larger than the set itself, in words."""
-        return () if engine_named(self.engine).exact_threats else self.request.members.outer
+        return () if engine_named(self.engine).solves else self.request.members.outer
 
     @property
     def soundness(self) -> str:

@@ -10,6 +10,7 @@ from typer import Argument, Exit, Option
 
 from mibp_cert.cli import output
 from mibp_cert.config import Config, Job, job_of, plain_config, with_eps
+from mibp_cert.engines import DEFAULT, QUICK, engine_named
 from mibp_cert.errors import UserError
 from mibp_cert.report.terminal import progress_bars, show_training, side_by_side
 from mibp_cert.store import load_run, resume_run
@@ -126,6 +127,7 @@ def tolerance(
     from mibp_cert.studies.tolerance import Family
     from mibp_cert.studies.tolerance import tolerance as search
 
+    output.check_writable(json_path)
     console, engine, section = output.new_console(quiet), _one_engine(config), config["threat"]
     usual: Config = {"amount": {"eps": 1.0}, "flips": {"kind": "nothing"}}
     if not section:
@@ -165,15 +167,18 @@ def blame(
     from mibp_cert.studies.blame import blame as ask
 
     console = output.new_console(quiet)
-    if _one_engine(config) != "relational":
+    engine = _one_engine(config)
+    if not engine_named(engine).keeps_symbols:
         raise UserError("Blame reads the relational bound; leave out --engine.")
+    for path in (json_path, report):
+        output.check_writable(path)
     source = config["data"]["source"]
     if source is not None and (Path(source) / "run.json").exists():
         run, effective = load_run(source), output.stored_config(Path(source))
     else:
         job = job_of(config)
         with output.interruptible(), progress_bars(quiet) as progress:
-            run, effective = job.run("relational", show_training(progress, "relational")), job.config
+            run, effective = job.run(engine, show_training(progress, engine)), job.config
     with console.status("second run"):
         found = ask(run, point, top=top)
     shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
@@ -181,7 +186,6 @@ def blame(
     console.print(found.sentence, highlight=False)
     output.write_json(json_path, {**run.to_json(), "blame": found.to_json()})
     if report is not None:
-        output.check_writable(report)
         output.write_report(console, report, run, effective, blame=found)
 
 
@@ -196,11 +200,12 @@ def compare(
     """Engines (--engine a,b) or amounts (--eps-values) side by side on the same data and seed."""
     from mibp_cert.studies.compare import compare as ask
 
+    output.check_writable(csv_path)
     console, job = output.new_console(quiet), job_of(config)
     threats: dict[str, Any] = {in_words(job.threat): job.threat}
     if values is not None:
         threats = {f"eps {value.strip()}": with_eps(job, value.strip()) for value in values.split(",")}
-    engines = job.engines if config["run"]["engine"] != "relational" or values else ("interval", "crown", "relational")
+    engines = job.engines if config["run"]["engine"] != DEFAULT or values else QUICK
     with output.interruptible(), console.status("comparing"):
         found = ask(job.network, job.data, threats, job.training, engines, **_sweep(job))
     if len(threats) == 1:

@@ -14,6 +14,7 @@ import typer
 
 from mibp_cert.config import Config, merged, read_config
 from mibp_cert.data import NAMES
+from mibp_cert.engines import DEFAULT, ENGINES, PREDICTIONS
 from mibp_cert.nets import LOSSES
 from mibp_cert.nets.optim import SCHEDULES
 from mibp_cert.options import ACTIVATIONS
@@ -81,8 +82,8 @@ FLAGS = _flags(
     _flag("training.batch_mode", str, "shuffle, or subsample (fresh rows per step)."),
     _flag("training.init", str, "Initial weights: torch or fullcert."),
     _flag("training.seed", int, "Seed of data, initial weights and batches (0)."),
-    _flag("run.engine", str, "relational (default), interval, crown, mibp (exact, slow); or several: a,b."),
-    _flag("run.prediction", str, "interval, crown, relational or exact; default by engine.", name="predict"),
+    _flag("run.engine", str, f"{', '.join(ENGINES)} (default {DEFAULT}); or several: a,b."),
+    _flag("run.prediction", str, f"{', '.join(PREDICTIONS)}; default by engine.", name="predict"),
     _flag("run.unroll", int, "Steps kept in one program before relaxing to a box."),
     _flag("relational.symbols", int, "Symbol budget of the relational engine."),
     _flag("relational.search", int, "Slopes tried in each direction per relational step (3)."),

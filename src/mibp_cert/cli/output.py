@@ -12,6 +12,7 @@ from rich.console import Console
 
 from mibp_cert.certify import CertifiedRun
 from mibp_cert.config import plain_config
+from mibp_cert.engines import engine_named
 from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.questions.ask import describe
 from mibp_cert.report.terminal import epochs_table, summary
@@ -90,7 +91,7 @@ def write_report(
     from mibp_cert.studies.blame import blame as ask
 
     some_open = run.test is not None and run.reached and not run.test.certified.all()
-    if blame is None and run.engine == "relational" and some_open:
+    if blame is None and engine_named(run.engine).keeps_symbols and some_open:
         with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
     text = html_report(run, words=in_words(run.threat), blame=blame, answers=answers or (), configuration=config)

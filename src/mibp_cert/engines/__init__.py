@@ -12,6 +12,9 @@ ENGINES: dict[str, type[Engine]] = {
     engine.name: engine for engine in (IntervalEngine, CrownEngine, MibpEngine, RelationalEngine)
 }
 """Every engine there is."""
+DEFAULT = RelationalEngine.name
+QUICK = tuple(name for name, engine in ENGINES.items() if not engine.solves)
+"""Engines that need no solver."""
 PREDICTIONS: dict[str, type[Engine]] = {engine.prediction: engine for engine in ENGINES.values()}
 """By what `prediction=` calls them: the engines as bounds of predictions."""
 

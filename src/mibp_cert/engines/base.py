@@ -162,8 +162,8 @@ class Engine(ABC):
     """Whether it bounds predictions over its own kind of sets only."""
     keeps_symbols: ClassVar[bool] = False
     """Whether it keeps a generator for every symbol of the data's noise."""
-    exact_threats: ClassVar[bool] = False
-    """Whether it takes a threat by its exact view."""
+    solves: ClassVar[bool] = False
+    """Whether it asks a solver, and takes a threat by its exact view."""
     unroll: int = 1
 
     @classmethod

@@ -17,6 +17,7 @@ from mibp_cert.certify import ABSTAIN, CertifiedRun
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.certify.tables import reasons
 from mibp_cert.data import Task
+from mibp_cert.engines import prediction_named
 from mibp_cert.report import plots
 from mibp_cert.report.drawing import ATTACKED, DARK, INK, PAPER, SIZE, colour_variable, inline_svg
 from mibp_cert.report.terminal import certified_accuracy, number, percent
@@ -150,7 +151,7 @@ def _pictures(run: CertifiedRun) -> str:
     found.append(_figure(partial(plots.plot_radius, run), "radius", "Radius of the bounds over the epochs", text))
     if plots.has_regions(run.train):
         text = "Coloured: every possible model gives that class. Grey: the answer is abstain."
-        if run.prediction == "exact":
+        if prediction_named(run.prediction).solves:
             text += " Drawn with intervals, which abstain more often than the solver."
         found.append(_figure(partial(plots.plot_regions, run), "regions", "Certified regions", text, 3.6))
     if tested:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mibp_cert.certify import ABSTAIN, CertifiedRun, Predictions, Ranges
 from mibp_cert.data import Dataset
+from mibp_cert.engines import prediction_named
 from mibp_cert.errors import UserError
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.report import drawing
@@ -108,7 +109,7 @@ def plot_regions(run: CertifiedRun, ax: Axes | None = None, resolution: int = 60
     pad = np.where(high > low, 0.08 * (high - low), 1.0)
     lines = np.linspace(low - pad, high + pad, resolution)
     grid = np.stack(np.meshgrid(*lines.T), axis=-1).reshape(-1, 2)
-    method = "interval" if run.prediction == "exact" else run.prediction
+    method = "interval" if prediction_named(run.prediction).solves else run.prediction
     chunks = [grid[start : start + GRID_CHUNK] for start in range(0, len(grid), GRID_CHUNK)]
     found = np.concatenate([run.certify(chunk, method).classes for chunk in chunks]).reshape(resolution, resolution)
     shift, scale = np.array([(column.shift, column.scale) for column in columns]).T

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord
+from mibp_cert.engines import DEFAULT
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.threats import in_words
 
@@ -159,7 +160,7 @@ def advice(run: CertifiedRun) -> list[str]:
     ways = ["fewer epochs"] if run.select.rule == "best-validation" else ["fewer epochs, or --select best-validation"]
     ways += ["a model without hidden layer (--hidden none --loss cross-entropy)"] if len(run.network.sizes) > 2 else []
     ways += ["a larger --batch-size"] if run.batch_size < len(run.train) else []
-    ways += ["the engine 'relational'"] if run.engine != "relational" else []
+    ways += [f"the engine '{DEFAULT}'"] if run.engine != DEFAULT else []
     why = " although no attack changes them: the bounds are too wide there" if run.attack is not None else ""
     return [
         f"{int(missed.sum())} test points are not certified{why}. "

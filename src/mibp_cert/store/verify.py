@@ -21,7 +21,7 @@ from mibp_cert.certify.predict import ABSTAIN
 from mibp_cert.certify.request import Request
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.certify.tables import attack_rows
-from mibp_cert.engines import Box, Inputs
+from mibp_cert.engines import Box, Inputs, prediction_named
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import MibpCertError, SoundnessError, UnsupportedOperation, UserError
 from mibp_cert.nets import Step
@@ -163,7 +163,7 @@ class _Audit:
             noise = threat.noise()
             old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
             rng = np.random.default_rng([self.settings.seed, number, case])
-            if self.engine.exact_threats:
+            if self.engine.solves:
                 # Exact sets may be smaller than the noise view: only datasets of the threat itself count.
                 count = self.settings.points + 2 * self.settings.parameters
                 found, points = second.check_box(old, new, step, threat.sample(rng, count))
@@ -218,7 +218,9 @@ def _answers(run: CertifiedRun, hear: Hear) -> list[Check]:
     else:
         assert run.test is not None
         again = run.certify_inputs(inputs)
-        limited = run.prediction == "exact" and not run.repeatable  # a solver out of time may certify less
+        limited = (
+            prediction_named(run.prediction).solves and not run.repeatable
+        )  # a solver out of time may certify less
         same = bool(((again.classes == run.test.classes) | (limited & (again.classes == ABSTAIN))).all())
     words = "come out of the stored set again" if same else "do not come out of the stored set"
     return [Check("answers", bool(same), f"the answers for {len(inputs.x)} test points {words}")]

@@ -49,7 +49,7 @@ class MibpEngine(Engine):
     prediction = "exact"
     soundness = "solver-tolerance"
     operations = frozenset(Encoder(0.0).table)
-    exact_threats = True
+    solves = True
 
     def __init__(
         self,

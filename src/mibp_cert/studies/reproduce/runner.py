@@ -17,7 +17,7 @@ from mibp_cert.certify import AttackSettings, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_accuracies
 from mibp_cert.data import Split, load, npha
 from mibp_cert.doors import certify_training
-from mibp_cert.engines import SolverSettings
+from mibp_cert.engines import DEFAULT, ENGINES, SolverSettings
 from mibp_cert.nets import Network, Training, effective_batch_size, steps_per_epoch
 from mibp_cert.parallel.sweep import arrivals
 from mibp_cert.store.archive import write_safely
@@ -81,7 +81,7 @@ class Unit:
 
     def epochs(self, options: Options) -> int:
         """Epochs at most: for the exact step there may be fewer."""
-        fewer = options.mibp_epochs if self.engine == "mibp" else None
+        fewer = options.mibp_epochs if ENGINES[self.engine].solves else None
         return self.table.epochs if fewer is None else min(self.table.epochs, fewer)
 
 
@@ -89,10 +89,10 @@ def run_table(table: Table, options: Options, hear: Hear) -> list[Result]:
     """One record for every cell and engine: mean and standard deviation over the seeds."""
     rates = table.learning_rates[:1] if options.first_rate else table.learning_rates
     # The exact step only where the table runs it by default, or where nothing else was asked for.
-    engines = [name for name in options.engines if name != "mibp" or table.mibp or options.engines == ("mibp",)]
+    engines = [name for name in options.engines if not ENGINES[name].solves or table.mibp or len(options.engines) == 1]
     rows = []
     for cell, engine in product(table.cells, engines):
-        count = min(options.seeds, options.mibp_seeds) if engine == "mibp" else options.seeds
+        count = min(options.seeds, options.mibp_seeds) if ENGINES[engine].solves else options.seeds
         rows.append([Unit(table, cell, engine, seed, rates) for seed in table.seeds or range(count)])
     found = _results([unit for row in rows for unit in row], options, hear)
     records = []
@@ -104,8 +104,8 @@ def run_table(table: Table, options: Options, hear: Hear) -> list[Result]:
 
 def _results(units: list[Unit], options: Options, hear: Hear) -> Results:
     # The exact step takes the learning rate that the relational engine finds best on validation data: that comes first.
-    guided = [u for u in units if u.engine == "mibp" and len(u.rates) > 1 and _kept(u, options) is None]
-    guides = [replace(unit, engine="relational") for unit in guided]
+    guided = [u for u in units if ENGINES[u.engine].solves and len(u.rates) > 1 and _kept(u, options) is None]
+    guides = [replace(unit, engine=DEFAULT) for unit in guided]
     found = _complete([*(unit for unit in units if unit not in guided), *guides], options, hear)
     best = [(found[guide.key]["learning_rate"],) for guide in guides]
     again = [replace(unit, rates=rates) for unit, rates in zip(guided, best, strict=True)]
@@ -154,7 +154,7 @@ def _place(unit: Unit, options: Options) -> tuple[Path | None, dict[str, Any]]:
         "dataset": unit.dataset,
         "engine": unit.engine,
         "seed": unit.seed,
-        "seconds_per_step": options.seconds_per_step if unit.engine == "mibp" else None,
+        "seconds_per_step": options.seconds_per_step if ENGINES[unit.engine].solves else None,
         "epochs": unit.epochs(options),
         "first_rate": options.first_rate,
     }
