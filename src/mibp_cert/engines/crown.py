@@ -24,8 +24,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.engines import interval
-from mibp_cert.engines import relax as smooth
+from mibp_cert.engines import interval, relax
 from mibp_cert.engines.base import Box, ParameterSet, StepReport, data_intervals
 from mibp_cert.engines.interval import BoxEngine
 from mibp_cert.engines.rounding import TINY, Array, Interval, add_down, add_up, gamma, sum_error
@@ -195,11 +194,8 @@ class _Substitution:
     def _relu(self, node: Node, weight: Array) -> bool:
         box = self._flat(node.operands[0])
         unstable = (box.low < 0) & (box.high > 0)
-        on = np.where(box.low >= 0, 1.0, 0.0)
-        above = np.where(unstable, box.high / np.where(unstable, box.high - box.low, 1.0), on)
-        below = np.where(unstable, np.where(box.high > -box.low, 1.0, 0.0), on)
-        # relu − k·z is convex: largest at an end, whatever float k is.
-        lift = np.where(unstable, np.maximum(-above * box.low, box.high - above * box.high), 0.0)
+        above, lift = relax.relu_line(box.low, box.high, unstable)
+        below = np.where(unstable, np.where(box.high > -box.low, 1.0, 0.0), above)
         lift = np.where(unstable, np.nextafter(lift * (1.0 + gamma(8)), np.inf), 0.0)
         positive, negative = np.maximum(weight, 0.0), np.minimum(weight, 0.0)
         piece = positive * below[:, None] + negative * above[:, None]
@@ -209,14 +205,10 @@ class _Substitution:
 
     def _smooth(self, node: Node, weight: Array) -> bool:
         box = self._flat(node.operands[0])
-        slope = smooth.secant(node.attribute, box.low, box.high)
-        bottom, top = smooth.bands(node.attribute, box.low, box.high, slope)
-        usable = np.isfinite(bottom) & np.isfinite(top) & np.isfinite(slope)
-        range_of = smooth.range_of(node.attribute, box)
-        slope = np.where(usable, slope, 0.0)
-        piece = weight * slope[:, None]
+        line = relax.smooth_line(node.attribute, box.low, box.high)
+        piece = weight * line.slope[:, None]
         self._push(node.operands[0], piece, np.abs(piece))
-        self._add(weight, np.where(usable, bottom, range_of.low), np.where(usable, top, range_of.high))
+        self._add(weight, line.bottom, line.top)
         return True
 
     def _sum(self, node: Node, weight: Array) -> bool:

@@ -12,7 +12,7 @@ from typing import Self, final
 
 import numpy as np
 
-from mibp_cert.engines import relax as smooth
+from mibp_cert.engines import relax
 from mibp_cert.engines.base import (
     Box,
     Engine,
@@ -104,7 +104,7 @@ TABLE: dict[str, Rule] = {
     "sum": _sum,
     "gather": lambda node, a: Interval(node.attribute.of(a.low), node.attribute.of(a.high)),
     "reshape": lambda node, a: Interval(a.low.reshape(node.shape), a.high.reshape(node.shape)),
-    "smooth": lambda node, a: smooth.range_of(node.attribute, a),
+    "smooth": lambda node, a: relax.range_of(node.attribute, a),
 }
 
 

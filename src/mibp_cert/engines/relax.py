@@ -1,13 +1,22 @@
-"""Smooth functions with proven bounds: values, ranges, and the band around a line.
+"""The table of relaxations: lines around the functions that are not linear, each with its proof, used by every engine.
 
-`φ(x) − k·x` on `[l, u]` is bounded through its values at `n + 1` equally spaced points: between two of them, `h` apart, it is no
-further than `h²/8·max|φ''|` from the straight line through them. With `n = PIECES` that is one part in `PIECES²` of what a single
-line could be off by, so the band is exact but for that part, for every function, every slope and both kinds of curvature.
+On `[l, u]`, `k·x + bottom ≤ f(x) ≤ k·x + top`:
+
+- relu with `l < 0 < u`: `k = u/(u−l)`; `relu(x) − kx` is convex, zero at 0 and largest at an end, so `bottom = 0`,
+  `top = max(−kl, u − ku)` whatever float `k` is; elsewhere it is linear, `k ∈ {0, 1}`, `bottom = top = 0`;
+- a gate `1[x > 0]`, `½ + kx ± ½` for `0 ≤ k ≤ min(1/u, −1/l)`: at an end it is 0 or 1, and off by `|kx| ≤ 1` from the middle;
+- a smooth `φ`: the secant's slope. `φ(x) − k·x` is bounded through its values at `n + 1` equally spaced points: between two of
+  them, `h` apart, it is no further than `h²/8·max|φ''|` from the straight line through them. With `n = PIECES` that is one part
+  in `PIECES²` of what a single line could be off by, so the band is exact but for that part, for every function, every slope and
+  both kinds of curvature. Where the function's range is narrower than that band, `k = 0` and the range are the better set.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from mibp_cert.engines.rounding import TINY, UNIT, Array, Interval, gamma
 from mibp_cert.graph.functions import SMOOTH, Smooth
@@ -16,6 +25,34 @@ TINIEST = 2.0**-1020
 """Results below the normal numbers may be flushed to zero, here or in a training run."""
 PIECES = 32
 """Pieces that an interval is cut into to find the extremes of `φ(x) − k·x`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """`slope·x + bottom ≤ f(x) ≤ slope·x + top`, element by element; `flat`: the slope is 0, since the range is narrower."""
+
+    slope: Array
+    bottom: Array
+    top: Array
+    flat: NDArray[np.bool_]
+
+
+def relu_line(low: Array, high: Array, unstable: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Slope and `top` of a relu (`bottom` is 0), the latter as computed: its caller rounds it up."""
+    width = np.where(unstable, high - low, 1.0)
+    slope = np.where(unstable, np.minimum(high / width, 1.0), np.where(low >= 0, 1.0, 0.0))
+    return slope, np.where(unstable, np.maximum(-slope * low, high - slope * high), 0.0)
+
+
+def smooth_line(name: str, low: Array, high: Array) -> Line:
+    """The secant with its band, or the range; NaN or infinite where neither can be had."""
+    slope = secant(name, low, high)
+    bottom, top = bands(name, low, high, slope)
+    box = range_of(name, Interval(low, high))
+    flat = ~(top - bottom < box.high - box.low) | ~np.isfinite(slope)
+    return Line(
+        np.where(flat, 0.0, slope), np.where(flat, box.low, bottom), np.where(flat, box.high, top), np.asarray(flat)
+    )
 
 
 def margin(function: Smooth, x: Array, value: Array) -> Array:

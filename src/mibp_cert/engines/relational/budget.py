@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.engines import relax as smooth
+from mibp_cert.engines import relax
 from mibp_cert.engines.relational.forms import Form, Symbols, upward
 from mibp_cert.engines.rounding import UNIT, Array, gamma
 from mibp_cert.graph import Spec
@@ -166,7 +166,7 @@ def tangent(name: str, a: Form, otherwise: Array) -> Tangent:
     # The slope is a float near the real one.
     q = upward(q + 64.0 * UNIT * (1.0 + np.abs(a.centre)) * (1.0 + np.abs(slope)), 6)
     share = q[..., None] * rows * (1.0 + gamma(4))
-    rest = smooth.margin(function, a.centre, value) + 8.0 * UNIT * (np.abs(value) + np.abs(slope) * a.raw)
+    rest = relax.margin(function, a.centre, value) + 8.0 * UNIT * (np.abs(value) + np.abs(slope) * a.raw)
     slack = upward(np.abs(slope) * a.slack + q * always + rest, 8)
     usable = np.isfinite(slack) & np.isfinite(value) & np.isfinite(slope) & np.isfinite(share).all(axis=-1)
     spent = np.where(usable[..., None], share, 0.0).reshape(-1, a.symbols.members).sum(axis=0)

@@ -3,7 +3,7 @@
 - linear maps act on centre, generators and slack (slack with absolute values);
 - product: `c₁c₂`, `c₁G₂ + c₂G₁`, slack `|c₁|r₂ + |c₂|r₁ + rad₁·rad₂`, contracted like the product itself, where `rad` is the
   largest distance from the centre within the intersected range (a gate's is ½);
-- smooth functions: `φ(x) = k·x + band` with the secant's slope `k` (`engines.smooth`);
+- smooth functions: `φ(x) = k·x + band` with the secant's slope `k` (`engines.relax`);
 - relu, unstable on `[l, u]`: slope `k = u/(u−l)`, and `relu(x) − kx` lies in `[0, max(−kl, u−ku)]`;
 - where rows are under a budget, see `engines.budget`: what vanishes with a clean row is kept row by row;
 - gate `1[a > 0]`, unstable on `[l, u]`: `½ + k·a + ½ε_new` for `0 ≤ k ≤ min(1/u, −1/l)`: one new symbol for each gate, the
@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.engines import interval
-from mibp_cert.engines import relax as smooth
+from mibp_cert.engines import interval, relax
 from mibp_cert.engines.relational import budget
 from mibp_cert.engines.relational.forms import CHUNK, Columns, Form, Symbols, underflow, upward
 from mibp_cert.engines.rounding import UNIT, Array, Interval, gamma
@@ -138,14 +137,9 @@ class AffineRules:
         )
 
     def _smooth(self, node: Node, a: Form) -> Form:
-        name, low, high = node.attribute, a.tighten().range.low, a.range.high
-        slope = smooth.secant(name, low, high)
-        bottom, top = smooth.bands(name, low, high, slope)
+        name, line = node.attribute, relax.smooth_line(node.attribute, a.tighten().range.low, a.range.high)
+        slope, bottom, top, flat = line.slope, line.bottom, line.top, line.flat
         both = interval.TABLE["smooth"](node, a.range)
-        # Where the band is wider than the function's own range, or cannot be had, the range is the better set.
-        flat = ~(top - bottom < both.high - both.low) | ~np.isfinite(slope)
-        slope = np.where(flat, 0.0, slope)
-        bottom, top = np.where(flat, both.low, bottom), np.where(flat, both.high, top)
         middle = np.where(np.isfinite(top - bottom), 0.5 * (bottom + top), 0.0)
         half = upward(np.maximum(np.maximum(top - middle, middle - bottom), 0.0))
         size = np.abs(slope)
@@ -172,10 +166,7 @@ class AffineRules:
         by_row = budget.kinks(a, unstable, gate=False) if self.symbols.members else None
         if by_row is not None:
             unstable = unstable & ~by_row.decided
-        width = np.where(unstable, high - low, 1.0)
-        slope = np.where(unstable, np.minimum(high / width, 1.0), np.where(low >= 0, 1.0, 0.0))
-        # relu(x) − slope·x is convex: zero at 0, largest at an end.
-        band = np.where(unstable, np.maximum(-slope * low, high - slope * high), 0.0)
+        slope, band = relax.relu_line(low, high, unstable)
         half = upward(0.5 * band, 4)
         centre = slope * a.centre + half
         raw = slope * a.raw
