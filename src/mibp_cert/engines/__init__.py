@@ -4,12 +4,13 @@ from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Pro
 from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact import MibpEngine
 from mibp_cert.engines.interval import IntervalEngine
+from mibp_cert.engines.meet import MeetEngine
 from mibp_cert.engines.relational import RelationalEngine
 from mibp_cert.engines.settings import EngineSettings, RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
 
 ENGINES: dict[str, type[Engine]] = {
-    engine.name: engine for engine in (IntervalEngine, CrownEngine, MibpEngine, RelationalEngine)
+    engine.name: engine for engine in (IntervalEngine, CrownEngine, MibpEngine, RelationalEngine, MeetEngine)
 }
 """Every engine there is."""
 DEFAULT = RelationalEngine.name

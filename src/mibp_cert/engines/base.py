@@ -52,6 +52,15 @@ class ParameterSet(ABC):
         """The set of the first `count` entries: the parameters of a state that also has velocities."""
 
     @abstractmethod
+    def within_box(self, other: ParameterSet) -> Self:
+        """The members of this set that lie in the other's box."""
+
+    @final
+    def meet(self, other: ParameterSet) -> Box:
+        """The intersection of the two boxes; NaN in either stays."""
+        return Box(np.maximum(self.lower, other.lower), np.minimum(self.upper, other.upper))
+
+    @abstractmethod
     def arrays(self) -> dict[str, Array]:
         """All that is needed to restore the set (`Engine.restore`), bit for bit."""
 
@@ -96,6 +105,9 @@ class Box(ParameterSet):
 
     def first(self, count: int) -> Box:
         return Box(self.lower[:count], self.upper[:count])
+
+    def within_box(self, other: ParameterSet) -> Box:
+        return self.meet(other)
 
     def arrays(self) -> dict[str, Array]:
         return {"lower": self.lower, "upper": self.upper}

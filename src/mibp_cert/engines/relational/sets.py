@@ -47,6 +47,10 @@ class RelationalSet(ParameterSet):
             slack=self.slack[:count],
         )
 
+    def within_box(self, other: ParameterSet) -> RelationalSet:
+        box = self.meet(other)
+        return replace(self, lower=box.lower, upper=box.upper)
+
     def arrays(self) -> dict[str, Array]:
         gates = np.zeros(self.linear.shape[1] - self.data, dtype=bool) if self.gates is None else self.gates
         return {
@@ -131,6 +135,9 @@ class CaseSet(ParameterSet):
         lower = np.min([state.lower for state in states], axis=0)
         # min and max skip nothing: a NaN in any case stays one.
         return cls(lower, np.max([state.upper for state in states], axis=0), tuple(states), threats)
+
+    def within_box(self, other: ParameterSet) -> CaseSet:
+        return CaseSet.of([state.within_box(other) for state in self.states], self.threats)
 
     def arrays(self) -> dict[str, Array]:
         cases = {f"case{i}_{name}": a for i, s in enumerate(self.states) for name, a in s.arrays().items()}
