@@ -14,7 +14,6 @@ from mibp_cert.engines import DEFAULT, QUICK, engine_named
 from mibp_cert.errors import UserError
 from mibp_cert.report.terminal import progress_bars, show_training, side_by_side
 from mibp_cert.store import load_run, resume_run
-from mibp_cert.threats import in_words
 
 
 def _file(help_: str, *names: str) -> Any:
@@ -145,7 +144,7 @@ def tolerance(
     what = {"amount": amount, "rows": "rows", "flips": "flipped labels"}[vary]
     top = "for no value" if found.largest is None else f"up to {found.largest:.4g} {what}, and for everything smaller"
     beside = "no attack leaves fewer" if found.smallest is None else f"attacks leave fewer from {found.smallest:.4g} on"
-    console.print(f"What may be wrong: {in_words(job.threat)}.", highlight=False)
+    console.print(f"What may be wrong: {job.threat.words()}.", highlight=False)
     console.print(f"{100 * share:g} % of the test points are certified {top}; {beside}.")
     for p in point or []:
         between = f"certified up to {found.certified[p]:.4g}, an attack succeeds from {found.broken[p]:.4g} on"
@@ -202,7 +201,7 @@ def compare(
 
     output.check_writable(csv_path)
     console, job = output.new_console(quiet), job_of(config)
-    threats: dict[str, Any] = {in_words(job.threat): job.threat}
+    threats: dict[str, Any] = {job.threat.words(): job.threat}
     if values is not None:
         threats = {f"eps {value.strip()}": with_eps(job, value.strip()) for value in values.split(",")}
     engines = job.engines if config["run"]["engine"] != DEFAULT or values else QUICK

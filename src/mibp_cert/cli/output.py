@@ -17,7 +17,6 @@ from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.questions.ask import describe
 from mibp_cert.report.terminal import epochs_table, summary
 from mibp_cert.store.archive import write_safely
-from mibp_cert.threats import in_words
 
 
 class Interrupted(MibpCertError):
@@ -94,6 +93,6 @@ def write_report(
     if blame is None and engine_named(run.engine).keeps_symbols and some_open:
         with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
-    text = html_report(run, words=in_words(run.threat), blame=blame, answers=answers or (), configuration=config)
+    text = html_report(run, words=run.threat.words(), blame=blame, answers=answers or (), configuration=config)
     write_safely(path, text.encode())
     console.print(f"Report written to {path}")

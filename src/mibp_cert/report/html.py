@@ -21,7 +21,6 @@ from mibp_cert.engines import prediction_named
 from mibp_cert.report import plots
 from mibp_cert.report.drawing import ATTACKED, DARK, INK, PAPER, SIZE, colour_variable, inline_svg
 from mibp_cert.report.terminal import certified_accuracy, number, percent
-from mibp_cert.threats import in_words
 
 ROWS = 50
 """Most test points listed."""
@@ -71,7 +70,7 @@ def _summary(run: CertifiedRun, words: str) -> list[str]:
     lines = [f'<p class="lead"><strong>{_lead(run)}</strong></p>']
     lines.append(f"<p><strong>What was doubted:</strong> {escape(words.rstrip('.'))}.</p>")
     if run.test_threat is not None:
-        lines.append(f"<p>Test inputs may be wrong, too: {escape(in_words(run.test_threat))}.</p>")
+        lines.append(f"<p>Test inputs may be wrong, too: {escape(run.test_threat.words())}.</p>")
     lines += [f'<p class="warning">{escape(line)}</p>' for line in _warnings(run)]
     lines += [_cards(run)] if tested else []
     lines.append(
@@ -250,7 +249,7 @@ def _settings(run: CertifiedRun, configuration: Mapping[str, Any]) -> list[tuple
             f"{run.solver.solver}, {run.programs} programs, {run.nodes} nodes" if run.programs else "not needed",
         ),
         ("seed", str(training.seed)),
-        ("threat", in_words(run.threat)),
+        ("threat", run.threat.words()),
     ]
     for key, value in configuration.items():
         shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -13,7 +13,6 @@ from rich.table import Table
 from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord
 from mibp_cert.engines import DEFAULT
 from mibp_cert.nets import steps_per_epoch
-from mibp_cert.threats import in_words
 
 Record = TypeVar("Record")
 Columns = dict[str, Callable[[Record], str]]
@@ -101,10 +100,10 @@ def summary(run: CertifiedRun) -> str:
         f"{run.network.layout.size} parameters, trained for exactly {run.steps} step(s) ({epochs} epoch(s){chosen}): whatever "
         "dataset of the threat was used, each trained parameter is within its bounds "
         f"(mean radius {run.bounds.radius.mean():.3g}, largest {run.bounds.radius.max():.3g}).",
-        f"What may be wrong: {in_words(run.threat)}.",
+        f"What may be wrong: {run.threat.words()}.",
     ]
     if run.test_threat is not None:
-        lines.append(f"What may be wrong with the test inputs: {in_words(run.test_threat)}.")
+        lines.append(f"What may be wrong with the test inputs: {run.test_threat.words()}.")
     if run.diverged is not None:
         lines.append(f"The bounds diverged: no prediction can be certified after step {run.diverged}.")
     lines += _tested(run)

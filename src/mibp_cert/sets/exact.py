@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy import sparse
 
 from mibp_cert.sets.blocks import Array, Index
-from mibp_cert.sets.parts import Act, Entries, Side
+from mibp_cert.sets.parts import Act, Entries, Side, matrix
 from mibp_cert.solvers.program import FREE, Affine, ProgramBuilder, with_columns
 
 
@@ -108,9 +107,3 @@ class _Switches:
         if len(made) > self.most:
             total = matrix([(0 * made, made, np.ones(len(made)))], 1, self.builder.variables)
             self.builder.add_rows(total, -np.inf, float(self.most), FREE)
-
-
-def matrix(entries: Entries, rows: int, columns: int) -> sparse.csr_matrix:
-    """A sparse matrix from entries (row, column, value), which add up."""
-    row, column, value = (np.concatenate([e[i] for e in entries]) for i in range(3))
-    return sparse.csr_matrix((value, (row, column)), shape=(rows, columns))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from mibp_cert.data import Column
 from mibp_cert.sets.blocks import Array, Index, Segments
@@ -148,3 +149,9 @@ class Act(ABC):
     def stand_in(self, known: Array) -> None:
         """Parts without a clean member: replace what is unknown in the data that stand for the ones handed in."""
         raise NotImplementedError
+
+
+def matrix(entries: Entries, rows: int, columns: int) -> sparse.csr_matrix:
+    """A sparse matrix from entries (row, column, value), which add up."""
+    row, column, value = (np.concatenate([e[i] for e in entries]) for i in range(3))
+    return sparse.csr_matrix((value, (row, column)), shape=(rows, columns))

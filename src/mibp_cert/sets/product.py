@@ -21,9 +21,9 @@ from mibp_cert.sets import members
 from mibp_cert.sets.base import Hull, Limited, Noise, ThreatSet
 from mibp_cert.sets.blocks import Array, Block, Budgeted, Index, Plain, Segments
 from mibp_cert.sets.choices import Choice
-from mibp_cert.sets.exact import declare, matrix
+from mibp_cert.sets.exact import declare
 from mibp_cert.sets.moves import Move
-from mibp_cert.sets.parts import Act, Entries, Mask, Part, Side
+from mibp_cert.sets.parts import Act, Entries, Mask, Part, Side, matrix
 from mibp_cert.sets.swaps import Swap
 from mibp_cert.solvers.program import Affine, ProgramBuilder
 

@@ -59,7 +59,9 @@ class AffineRules:
         slack = upward(slack + 4.0 * UNIT * (np.abs(centre) + raw + slack), 4)
         linear, owned = self._plus(a, b, node.shape)
         both = interval.TABLE["add"](node, a.range, b.range)
-        rows = budget.add(self.symbols, a.rows, b.rows, node.shape)
+        rows = None
+        if self.symbols.members:
+            rows = budget.add(self.symbols, a.rows, b.rows, node.shape)
         slack, raw = np.broadcast_to(slack, node.shape), np.broadcast_to(raw, node.shape)
         return Form(self.symbols, centre, linear, slack, both, raw, rows=rows, owned=owned)
 
@@ -83,7 +85,8 @@ class AffineRules:
         linear = self.symbols.times(np.array(factor), a.linear, spare=a.free)
         weight = None if a.weight is None else factor * a.weight
         scaled = interval.TABLE["scale"](node, a.range)
-        reach, rows = stretched(a.reach, np.array(factor)), budget.times(np.array(abs(factor)), a.rows)
+        reach = stretched(a.reach, np.array(factor))
+        rows = None if a.rows is None else budget.times(np.array(abs(factor)), a.rows)
         return Form(self.symbols, centre, linear, slack, scaled, raw, a.own, weight, reach=reach, rows=rows)
 
     def _sum(self, node: Node, a: Form) -> Form:
