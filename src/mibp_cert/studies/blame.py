@@ -53,8 +53,8 @@ class Blame:
         if self.before is None or self.after is None:
             return "What re-checking rows would change was not verified."
         more = self.after - self.before
-        what = f"{more} more predictions become certain" if more > 1 else "one more prediction becomes certain"
-        what = what if more else "no further prediction becomes certain"
+        few = {0: "no further prediction becomes certain", 1: "one more prediction becomes certain"}
+        what = few.get(max(more, 0), f"{more} more predictions become certain")
         listed = ", ".join(str(row) for row in self.fixed)
         stand = " (a missing value: its usual value)" if self.filled else ""
         rows = "this row" if len(self.fixed) == 1 else f"these {len(self.fixed)} rows"
