@@ -25,6 +25,9 @@ from mibp_cert.parallel import WorkerPool, split
 from mibp_cert.solvers import FEASIBILITY, Bound, Limits, Objective, Program, Status, failed, solver_named
 from mibp_cert.solvers.program import Affine, Index, with_columns
 
+Declare = Callable[[Encoder], dict[str, Symbolic]]
+"""Introduces the inputs of a graph."""
+
 
 @dataclass(frozen=True, eq=False)
 class End:
@@ -59,7 +62,7 @@ class Task:
     def encode(
         cls,
         graph: Graph,
-        declare: Callable[[Encoder], dict[str, Symbolic]],
+        declare: Declare,
         encoder: Encoder,
         settings: SolverSettings,
         deadline: float,
