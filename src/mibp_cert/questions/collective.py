@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy import sparse
 
 from mibp_cert.certify.predict import margin_pairs, nominal_classes
 from mibp_cert.certify.run import CertifiedRun
@@ -113,7 +112,7 @@ def _program(run: CertifiedRun, state: RelationalSet, x: Array, nominal: Index) 
             rest = form.rest[i, pair] + 1e-9 * (abs(form.centre[i, pair]) + size[pair])
             high = abs(form.centre[i, pair]) + size[pair] + rest
             _row(builder, np.append(symbols, flag), np.append(g, high), high + rest - form.centre[i, pair])
-        _row(builder, np.append(flips[i], chosen), np.append(1.0, -np.ones(len(chosen))), 0.0)
+        _row(builder, np.append(flips[i], chosen), np.append(1.0, np.full(len(chosen), -1.0)), 0.0)
     program = builder.finish()
     objective = np.zeros(program.variables)
     objective[flips] = 1.0
@@ -141,7 +140,7 @@ def _symbols(builder: ProgramBuilder, state: RelationalSet, count: int) -> Index
                 rows = np.searchsorted(block.members, np.repeat(child.rows, child.sizes))
                 _segments(builder, child, own, switch[rows])
                 start += child.count
-            _row(builder, switch, np.ones(len(switch)), float(block.most))
+            _row(builder, switch, 1.0, float(block.most))
     return variables
 
 
@@ -154,17 +153,16 @@ def _segments(builder: ProgramBuilder, pieces: Segments, symbols: Index, switch:
     if discrete:
         low, high = np.zeros(n), largest
     for sign, end in ((1.0, high), (-1.0, -low)):  # sign·ε ≤ end (· switch)
-        matrix = sparse.csr_matrix((np.full(n, sign), (np.arange(n), symbols)), shape=(n, builder.variables))
+        matrix = builder.matrix(np.arange(n), symbols, sign)
         if switch is not None:
-            matrix += sparse.csr_matrix((-end, (np.arange(n), switch)), shape=(n, builder.variables))
+            matrix += builder.matrix(np.arange(n), switch, -end)
         builder.add_rows(matrix, -np.inf, end if switch is None else 0.0, FREE)
     if discrete:
         piece = np.repeat(np.arange(len(pieces.sizes)), pieces.sizes)
-        shape = (len(pieces.sizes), builder.variables)
-        total = sparse.csr_matrix((np.ones(n), (piece, symbols)), shape=shape)
+        total = builder.matrix(piece, symbols, 1.0, len(pieces.sizes))
         builder.add_rows(total, 1.0 if pieces.kind == "choice" else -np.inf, 1.0, FREE)
 
 
-def _row(builder: ProgramBuilder, variables: Index, coefficients: Array, upper: float) -> None:
-    where = np.zeros(len(variables), dtype=np.intp), variables
-    builder.add_rows(sparse.csr_matrix((coefficients, where), shape=(1, builder.variables)), -np.inf, upper, FREE)
+def _row(builder: ProgramBuilder, variables: Index, coefficients: Array | float, upper: float) -> None:
+    row = builder.matrix(np.zeros(len(variables), dtype=np.intp), variables, coefficients, 1)
+    builder.add_rows(row, -np.inf, upper, FREE)

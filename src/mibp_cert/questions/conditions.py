@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from scipy import sparse
 
 from mibp_cert.data import Column
 from mibp_cert.engines import Engine, Inputs, MibpEngine, ParameterSet, Wanted
@@ -167,11 +166,10 @@ def _unbreakable(formula: Formula, parts: list[Comparison], graph: Graph, declar
         # Far enough for the relaxed negation to have a solution, whatever it is.
         most = 2.0 + float((np.abs(found.middle) / np.maximum(found.radius, 1e-9)).max())
         (t,) = encoder.builder.add_variables(1, 0.0, most).tolist()
-        columns = encoder.builder.variables
         coefficient = np.append(sign * found.radius * slope, 1.0)
         centre = np.append(found.middle + sign * found.radius * shift, 0.0)
         places = np.append(variables, t)
-        linear = sparse.csr_matrix((coefficient, (np.arange(len(places)), places)), shape=(len(places), columns))
+        linear = encoder.builder.matrix(np.arange(len(places)), places, coefficient)
         affine = Affine(centre, linear, np.zeros(len(places)))
         keys = {("x", i): i for i in range(len(places))}
         index = {id(part): i for i, part in enumerate(parts)}

@@ -171,6 +171,11 @@ class ProgramBuilder:
             ends.append(np.broadcast_to(np.asarray(given, dtype=np.float64), (count,)) * factor)
         self._owner.append(np.broadcast_to(np.asarray(owner, dtype=np.intp), (count,)))
 
+    def matrix(self, rows: Index, variables: Index, coefficients: ArrayLike, count: int | None = None) -> Any:
+        """The sparse matrix of `count` rows (default: as many as entries) with these entries, one column per variable."""
+        data, count = np.broadcast_to(coefficients, (len(rows),)), len(rows) if count is None else count
+        return sparse.csr_matrix((data, (rows, variables)), shape=(count, self.variables))
+
     def add_triples(self, q: Index, a: Index, b: Index) -> None:
         """Declare `v[q] = v[a] · v[b]`."""
         self._triples.append(np.stack([q, a, b], axis=1).astype(np.intp))
@@ -209,8 +214,7 @@ class Affine:
         radius = np.nextafter(np.maximum(high - centre, centre - low), np.inf)
         moving = np.flatnonzero(high > low)
         variables = builder.add_variables(len(moving))
-        linear = sparse.csr_matrix((radius[moving], (moving, variables)), shape=(len(low), builder.variables))
-        return cls(centre, linear, np.zeros(len(low)))
+        return cls(centre, builder.matrix(moving, variables, radius[moving], len(low)), np.zeros(len(low)))
 
     def range(self, builder: ProgramBuilder) -> tuple[Array, Array]:
         """Bounds from the variables' bounds alone, padded for the rounding of this very sum."""

@@ -115,23 +115,21 @@ class _Audit:
     def steps(self) -> list[Check]:
         """The second opinion on every stored step, and every step taken again."""
         wrong, empty, changed = list[str](), list[int](), list[int]()
-        unknown, checked, points, recomputed = "", 0, 0, 0
+        unknown, checked, points, pairs = "", 0, 0, list(self.pairs())
         repeat = self.settings.recompute and self.request.settings.solver.repeatable
-        for number, step in self.pairs():
+        for number, step in pairs:
             self.hear(f"step {number}")
+            changed += [number] if repeat and not self._same(number, step) else []
             try:
                 found, evaluated = self._second(number, step)
             except UnsupportedOperation as error:
                 unknown = str(error)
-            else:
-                checked += 1
-                wrong += [f"step {number}, {words}" for words in found]
-                points += evaluated
-                empty += [] if evaluated else [number]
-            if repeat:
-                recomputed += 1
-                changed += [] if self._same(number, step) else [number]
-        return [_opinion(checked, points, wrong, empty, unknown), *self._recomputed(repeat, recomputed, changed)]
+                continue
+            checked += 1
+            points += evaluated
+            wrong += [f"step {number}, {words}" for words in found]
+            empty += [] if evaluated else [number]
+        return [_opinion(checked, points, wrong, empty, unknown), *self._recomputed(repeat, len(pairs), changed)]
 
     def _recomputed(self, repeat: bool, count: int, changed: list[int]) -> list[Check]:
         if repeat:

@@ -143,7 +143,7 @@ class Encoder(Workspace):
             big = np.flatnonzero(~small)
             if len(big):
                 q, sign = self._product_variables(a, ia[big], b, ib[big])
-                linear = self._columns(linear) + self._matrix(size, io[big], q, sign * second[big])
+                linear = self._columns(linear) + self.builder.matrix(io[big], q, sign * second[big], size)
         return self._finish(node, Affine(centre, linear, slack), a, b)
 
     def _product_variables(self, a: Symbolic, ia: Index, b: Symbolic, ib: Index) -> tuple[Index, Array]:
@@ -184,7 +184,7 @@ class Encoder(Workspace):
             self._rows((y, half), (e, -slope), (g, -low), upper=middle - half - low, owner=y)
             self._rows((y, half), (g, -high), upper=-half, owner=y)
             centre[kink] = half
-            linear = self._columns(linear) + self._matrix(len(centre), kink, y, half)
+            linear = self._columns(linear) + self.builder.matrix(kink, y, half, len(centre))
         return self._finish(node, Affine(centre, linear, slack), z)
 
     def _gate(self, node: Node, z: Symbolic) -> Symbolic:
@@ -192,7 +192,7 @@ class Encoder(Workspace):
         kink = np.flatnonzero(~on & ~off)
         centre = np.where(on, 1.0, 0.0)
         g = self._gates(z, kink)
-        linear = self._matrix(len(centre), kink, g, np.ones(len(kink)))
+        linear = self.builder.matrix(kink, g, 1.0, len(centre))
         return self._finish(node, Affine(centre, linear, np.zeros(len(centre))), z)
 
     # Smooth functions ------------------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ class Encoder(Workspace):
             centre[chosen] = values[:, 0] + 0.5 * rises.sum(axis=1)
             keep = np.ones(len(centre))
             keep[chosen] = 0.0
-            pieces_of = self._matrix(len(centre), np.repeat(chosen, count), own.ravel(), 0.5 * rises.ravel())
-            linear = sparse.diags(keep) @ self._columns(linear) + pieces_of
+            parts = self.builder.matrix(np.repeat(chosen, count), own.ravel(), 0.5 * rises.ravel(), len(centre))
+            linear = sparse.diags(keep) @ self._columns(linear) + parts
         linear = sparse.csr_matrix(linear)
         linear.eliminate_zeros()
         return self._finish(node, Affine(centre, linear, slack), z)

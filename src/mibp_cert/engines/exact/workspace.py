@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from mibp_cert.engines.rounding import Interval, gamma
 from mibp_cert.solvers.program import Affine, Array, Index, ProgramBuilder, with_columns
@@ -70,10 +69,6 @@ class Workspace:
     def _columns(self, matrix: Any) -> Any:
         return with_columns(matrix, self.builder.variables)
 
-    def _matrix(self, count: int, rows: Index, variables: Index, coefficients: Array) -> Any:
-        """The sparse matrix (`count` rows) with these entries."""
-        return sparse.csr_matrix((coefficients, (rows, variables)), shape=(count, self.builder.variables))
-
     def deviation(self, value: Symbolic, elements: Index) -> tuple[Index, Array]:
         """Variables and signs with `element = middle + radius·sign·e`, made on demand and kept.
 
@@ -87,7 +82,7 @@ class Workspace:
         if len(fresh):
             variables = self.builder.add_variables(len(fresh))
             radius, affine = value.radius[fresh], value.affine
-            own = self._matrix(len(fresh), np.arange(len(fresh)), variables, radius)
+            own = self.builder.matrix(np.arange(len(fresh)), variables, radius)
             offset = affine.centre[fresh] - value.middle[fresh]
             rows = own - self._columns(affine.linear)[fresh]
             self.builder.add_rows(rows, offset - affine.slack[fresh], offset + affine.slack[fresh], variables)
@@ -145,7 +140,7 @@ class Workspace:
         rows = np.concatenate([np.arange(count)] * len(terms))
         columns = np.concatenate([variables for variables, _ in terms])
         data = np.concatenate([np.broadcast_to(coefficient, (count,)) for _, coefficient in terms])
-        self.builder.add_rows(self._matrix(count, rows, columns, data), lower, upper, owner)
+        self.builder.add_rows(self.builder.matrix(rows, columns, data, count), lower, upper, owner)
 
 
 def rounding(terms: int) -> float:
