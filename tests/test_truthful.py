@@ -23,6 +23,8 @@ from mibp_cert.errors import UserError
 from mibp_cert.graph import functions
 from mibp_cert.nets import SGD, loss_named, trace_steps
 from mibp_cert.parallel import WorkerPool
+from mibp_cert.questions.ask import describe
+from mibp_cert.questions.collective import Flips
 from mibp_cert.report.terminal import advice
 from mibp_cert.solvers import SOLVERS, Limits, Objective, Program, solver_named
 from mibp_cert.store.verify import AuditSettings
@@ -434,3 +436,23 @@ def test_a_layer_unknown_to_this_package_is_no_broken_hash(tmp_path: Path, monke
     assert found["hashes"].holds
     assert found["request"].holds is None
     assert "Tanh" in found["request"].words
+
+
+@pytest.mark.parametrize(
+    ("reached", "proven", "exact", "words"),
+    [(3, 3, True, "exactly 3 of"), (3, 3, False, "exactly 3 of"), (2, 3, False, "at least 2 and at most 3 of")],
+)
+def test_bounds_that_meet_are_said_as_one_number(reached: int, proven: int, exact: bool, words: str) -> None:
+    """Where a dataset was found that flips as many as can flip at most, the number is known."""
+    flips = Flips(points=10, single=4, reached=reached, proven=proven, exact=exact)
+    (line,) = describe({"collective": flips.to_json()})
+    assert f"Flips at once: {words} 10 test predictions" in line
+
+
+def test_rows_that_help_nothing_are_not_said_to_help() -> None:
+    """Bounds of the second run are bounds of another set: fewer predictions may be certified, which is no gain of one."""
+    table = pd.DataFrame()
+    said = {after: mc.Blame(table, table, 5, (7,), 10, after).sentence for after in (9, 10, 11, 12)}
+    assert all("no further prediction becomes certain" in said[after] for after in (9, 10))
+    assert "one more prediction becomes certain" in said[11]
+    assert "2 more predictions become certain" in said[12]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,8 +73,7 @@ def _output(run: CertifiedRun) -> str:
 
 
 def _count(verdicts: list[Verdict]) -> dict[str, int]:
-    seen = Counter(verdict.name.lower() for verdict in verdicts)
-    return {name.lower(): seen[name.lower()] for name in ("HOLDS", "FAILS", "OPEN")}
+    return {verdict.name.lower(): verdicts.count(verdict) for verdict in Verdict}
 
 
 def describe(answers: dict[str, Any]) -> list[str]:
@@ -88,22 +86,23 @@ def describe(answers: dict[str, Any]) -> list[str]:
             f"certified and correct for {100 * a['certified_accuracy']:.1f} %."
         )
     output = answers.get("output", "output")
-    words = {
-        "protected": "same class whatever",
-        "rising": f"{output} only rises with",
-        "falling": f"{output} only falls with",
-    }
-    for kind, text in words.items():
+    output = f"{output[0].upper()}{output[1:]}"
+    words = (
+        ("protected", "Same class whatever", " is"),
+        ("rising", f"{output} only rises with", ""),
+        ("falling", f"{output} only falls with", ""),
+    )
+    for kind, before, after in words:
         for column, a in answers.get(kind, {}).items():
-            what = f"{text} '{column}'" + (" is" if kind == "protected" else "")
             count = f"holds for {a['holds']} test points, fails for {a['fails']}, open for {a['open']}"
-            lines.append(f"{what[0].upper()}{what[1:]}: {count}.")
+            lines.append(f"{before} '{column}'{after}: {count}.")
     if "collective" in answers:
         a = answers["collective"]
-        how = "exactly" if a["exact"] else "at least"
-        top = "" if a["exact"] else f" and at most {a['proven']}"
+        # Bounds that meet leave one number, also where not every member was tried.
+        known = a["exact"] or a["reached"] == a["proven"]
+        count = f"exactly {a['reached']}" if known else f"at least {a['reached']} and at most {a['proven']}"
         lines.append(
-            f"Flips at once: {how} {a['reached']}{top} of {a['points']} test predictions under one dataset; {a['single']} are "
-            "not certified one by one."
+            f"Flips at once: {count} of {a['points']} test predictions under one dataset; {a['single']} are not certified one "
+            "by one."
         )
     return lines

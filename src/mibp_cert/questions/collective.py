@@ -11,10 +11,9 @@ a lower one. Where the threat has finitely many members, all of them can be trie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy import sparse
 
 from mibp_cert.certify.predict import margin_pairs, nominal_classes
 from mibp_cert.certify.run import CertifiedRun
@@ -42,7 +41,7 @@ class Flips:
     """Every member of the threat was tried: `reached` is the true number."""
 
     def to_json(self) -> dict[str, int | bool]:
-        return {name: getattr(self, name) for name in ("points", "single", "reached", "proven", "exact")}
+        return asdict(self)
 
 
 def collective(run: CertifiedRun, seconds: float = 60.0, members: int = 20_000) -> Flips:
@@ -69,14 +68,10 @@ def collective(run: CertifiedRun, seconds: float = 60.0, members: int = 20_000) 
 
 def _most(run: CertifiedRun, members: list[tuple[Array, Array]]) -> int:
     """Most flips over datasets that are all trained for real."""
-    assert run.data.test is not None
-    plan = run.request.plan
-    steps, begin = plan.steps[: run.steps], plan.begin
-    most = 0
+    plan, most = run.request.plan, 0
     for start in range(0, len(members), 64):
-        part = members[start : start + 64]
-        x, y = np.stack([m[0] for m in part]), np.stack([m[1] for m in part])
-        theta = run_steps(steps, np.broadcast_to(begin, (len(part), len(begin))), x, y)
+        x, y = (np.stack(part) for part in zip(*members[start : start + 64], strict=True))
+        theta = run_steps(plan.steps[: run.steps], np.broadcast_to(plan.begin, (len(x), len(plan.begin))), x, y)
         for one in theta[:, : run.network.layout.size]:
             most = max(most, int((nominal_classes(run.network, one, run.data.tested.x) != run.nominal).sum()))
     return most
@@ -86,16 +81,16 @@ def _proven(run: CertifiedRun, states: tuple[RelationalSet, ...], x: Array, nomi
     """The solver's proven bound on joint flips of these points; the true dataset belongs to one of the states."""
     if not len(x):
         return 0
-    tasks = [_program(run, state, x, nominal) for state in states]
-    if any(task is None for task in tasks):
+    tasks = [task for state in states if (task := _program(run, state, x, nominal)) is not None]
+    if len(tasks) < len(states):
         return len(x)
     limits = Limits(seconds / len(tasks), None, 0.5)
     with WorkerPool(run.solver.jobs, run.solver.parallel) as pool:
-        groups = [[i] for i in range(len(tasks))]
-        found = [value for _, value in pool.map(_largest, ([t for t in tasks if t is not None], limits), groups)]
-    if any(value is None or not np.isfinite(value) for value in found):
+        answers = pool.map(_largest, (tasks, limits), [[i] for i in range(len(tasks))])
+        found = [np.inf if value is None else value for _, value in answers]
+    if not np.isfinite(found).all():
         return len(x)
-    return min(len(x), int(np.floor(max(value for value in found if value is not None) + (1 + len(x)) * FEASIBILITY)))
+    return min(len(x), int(np.floor(max(found) + (1 + len(x)) * FEASIBILITY)))
 
 
 def _program(run: CertifiedRun, state: RelationalSet, x: Array, nominal: Index) -> tuple[Program, Objective] | None:
@@ -117,7 +112,7 @@ def _program(run: CertifiedRun, state: RelationalSet, x: Array, nominal: Index) 
             rest = form.rest[i, pair] + 1e-9 * (abs(form.centre[i, pair]) + size[pair])
             high = abs(form.centre[i, pair]) + size[pair] + rest
             _row(builder, np.append(symbols, flag), np.append(g, high), high + rest - form.centre[i, pair])
-        _row(builder, np.append(flips[i], chosen), np.append(1.0, -np.ones(len(chosen))), 0.0)
+        _row(builder, np.append(flips[i], chosen), np.append(1.0, np.full(len(chosen), -1.0)), 0.0)
     program = builder.finish()
     objective = np.zeros(program.variables)
     objective[flips] = 1.0
@@ -145,7 +140,7 @@ def _symbols(builder: ProgramBuilder, state: RelationalSet, count: int) -> Index
                 rows = np.searchsorted(block.members, np.repeat(child.rows, child.sizes))
                 _segments(builder, child, own, switch[rows])
                 start += child.count
-            _row(builder, switch, np.ones(len(switch)), float(block.most))
+            _row(builder, switch, 1.0, float(block.most))
     return variables
 
 
@@ -153,25 +148,21 @@ def _segments(builder: ProgramBuilder, pieces: Segments, symbols: Index, switch:
     """`low ≤ ε ≤ high` (times a switch), and sums of choices."""
     if not len(symbols):
         return
-    discrete = pieces.kind in ("choice", "corner")
-    largest = pieces.magnitude()
-    low = np.zeros(len(symbols)) if discrete else (-largest if pieces.kind in ("l1", "l2") else pieces.low)
-    high = largest if discrete or pieces.kind in ("l1", "l2") else pieces.high
-    n = len(symbols)
+    n, discrete, largest = len(symbols), pieces.kind in ("choice", "corner"), pieces.magnitude()
+    low, high = (-largest, largest) if pieces.kind in ("l1", "l2") else (pieces.low, pieces.high)
+    if discrete:
+        low, high = np.zeros(n), largest
     for sign, end in ((1.0, high), (-1.0, -low)):  # sign·ε ≤ end (· switch)
-        matrix = sparse.csr_matrix((np.full(n, sign), (np.arange(n), symbols)), shape=(n, builder.variables))
-        if switch is None:
-            builder.add_rows(matrix, -np.inf, end, FREE)
-        else:
-            gate = sparse.csr_matrix((-end, (np.arange(n), switch)), shape=(n, builder.variables))
-            builder.add_rows(matrix + gate, -np.inf, 0.0, FREE)
+        matrix = builder.matrix(np.arange(n), symbols, sign)
+        if switch is not None:
+            matrix += builder.matrix(np.arange(n), switch, -end)
+        builder.add_rows(matrix, -np.inf, end if switch is None else 0.0, FREE)
     if discrete:
         piece = np.repeat(np.arange(len(pieces.sizes)), pieces.sizes)
-        shape = (len(pieces.sizes), builder.variables)
-        total = sparse.csr_matrix((np.ones(n), (piece, symbols)), shape=shape)
+        total = builder.matrix(piece, symbols, 1.0, len(pieces.sizes))
         builder.add_rows(total, 1.0 if pieces.kind == "choice" else -np.inf, 1.0, FREE)
 
 
-def _row(builder: ProgramBuilder, variables: Index, coefficients: Array, upper: float) -> None:
-    where = np.zeros(len(variables), dtype=np.intp), variables
-    builder.add_rows(sparse.csr_matrix((coefficients, where), shape=(1, builder.variables)), -np.inf, upper, FREE)
+def _row(builder: ProgramBuilder, variables: Index, coefficients: Array | float, upper: float) -> None:
+    row = builder.matrix(np.zeros(len(variables), dtype=np.intp), variables, coefficients, 1)
+    builder.add_rows(row, -np.inf, upper, FREE)

@@ -8,19 +8,21 @@ proven `t > 0` says that no model breaks it.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
-from scipy import sparse
 
 from mibp_cert.data import Column
 from mibp_cert.engines import Engine, Inputs, MibpEngine, ParameterSet, Wanted
 from mibp_cert.engines.exact.encode import Encoder
 from mibp_cert.engines.exact.engine import declare_inputs, treatments
+from mibp_cert.engines.exact.solve import Declare
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder
 from mibp_cert.logic.compiler import Compiler
 from mibp_cert.logic.formulas import Comparison, Expression, Formula, Joined
-from mibp_cert.nets import Layout, Network
+from mibp_cert.nets import Network
 from mibp_cert.solvers import FEASIBILITY, Affine, Limits, Objective, Program, solver_named
 
 LIMIT = 60.0
@@ -89,7 +91,8 @@ def prove(formula: Formula, model: Conditions, state: ParameterSet, inputs: Inpu
     known = decide(engine.bound(make, layout, state, inputs, Wanted(whole=True))[0])
     if known is None and isinstance(formula, Joined) and isinstance(engine, MibpEngine):
         # A single comparison is decided by its range; several at once are a question to the solver.
-        known = _unbreakable(formula, parts, make(len(inputs.x)), layout, state, inputs, engine) or None
+        declare = partial(declare_inputs, layout=layout, state=state, inputs=inputs)
+        known = _unbreakable(formula, parts, make(len(inputs.x)), declare, engine) or None
     return known
 
 
@@ -114,12 +117,8 @@ def _decide(formula: Formula, known: dict[int, Interval]) -> bool | None:
 
 def _graph(network: Network, rows: int, expressions: list[Expression]) -> Graph:
     """Graph from parameters and `x` to the expressions' values (one output, a vector)."""
-    linear: list[Expression] = list(expressions)
-    pairs: list[tuple[int, float, int, int]] = []
-    for number, expression in enumerate(expressions):
-        for factor, a, b in expression.products:
-            pairs.append((number, factor, len(linear), len(linear) + 1))
-            linear += [a, b]
+    products = [(number, *product) for number, one in enumerate(expressions) for product in one.products]
+    linear = [*expressions, *(part for _, _, a, b in products for part in (a, b))]
     g = GraphBuilder()
     parameters = network.parameter_inputs(g)
     logits, _ = network.forward(g, parameters, g.input("x", (rows, network.features)))
@@ -136,10 +135,10 @@ def _graph(network: Network, rows: int, expressions: list[Expression]) -> Graph:
             flat = g.reshape(parameters[name], (part.shape[1],))
             total = g.add(total, g.contract("p,ep->e", flat, g.const(part)))
     value = g.gather(total, np.arange(len(expressions)), -1)
-    if pairs:
-        left, right = g.gather(total, [p[2] for p in pairs], -1), g.gather(total, [p[3] for p in pairs], -1)
-        share = np.zeros((len(expressions), len(pairs)))
-        for k, (number, factor, _, _) in enumerate(pairs):
+    if products:
+        left, right = (g.gather(total, np.arange(len(expressions) + i, len(linear), 2), -1) for i in (0, 1))
+        share = np.zeros((len(expressions), len(products)))
+        for k, (number, factor, _, _) in enumerate(products):
             share[number, k] = factor
         value = g.add(value, g.contract("p,ep->e", g.multiply(left, right), g.const(share)))
     return g.finish({"value": value})
@@ -154,33 +153,23 @@ def _matrix(expressions: list[Expression], kind: str, size: int) -> Array:
     return found
 
 
-def _unbreakable(
-    formula: Formula,
-    parts: list[Comparison],
-    graph: Graph,
-    layout: Layout,
-    state: ParameterSet,
-    inputs: Inputs,
-    engine: MibpEngine,
-) -> bool:
+def _unbreakable(formula: Formula, parts: list[Comparison], graph: Graph, declare: Declare, engine: MibpEngine) -> bool:
     """Does the solver prove that every model that comes near to breaking the formula is still away from it?"""
     settings = engine.settings
     for tolerance, bilinear in treatments(settings):
         encoder = Encoder(tolerance, bilinear=bilinear)
-        values = encoder.encode(graph, declare_inputs(encoder, layout, state, inputs))
-        (number,) = graph.outputs.values()
-        found = values[number]
+        values = encoder.encode(graph, declare(encoder))
+        (found,) = (values[number] for number in graph.outputs.values())
         # Each expression is exactly middle + radius·e, by rows that allow for its slack.
         variables, sign = encoder.deviation(found, np.arange(len(parts), dtype=np.intp))
         slope, shift = encoder.unit(variables)
         # Far enough for the relaxed negation to have a solution, whatever it is.
         most = 2.0 + float((np.abs(found.middle) / np.maximum(found.radius, 1e-9)).max())
         (t,) = encoder.builder.add_variables(1, 0.0, most).tolist()
-        columns = encoder.builder.variables
         coefficient = np.append(sign * found.radius * slope, 1.0)
         centre = np.append(found.middle + sign * found.radius * shift, 0.0)
         places = np.append(variables, t)
-        linear = sparse.csr_matrix((coefficient, (np.arange(len(places)), places)), shape=(len(places), columns))
+        linear = encoder.builder.matrix(np.arange(len(places)), places, coefficient)
         affine = Affine(centre, linear, np.zeros(len(places)))
         keys = {("x", i): i for i in range(len(places))}
         index = {id(part): i for i, part in enumerate(parts)}
@@ -191,7 +180,7 @@ def _unbreakable(
         objective[t] = 1.0
         limits = Limits(min(LIMIT, settings.seconds_per_program), settings.nodes_per_program, 1e-5)
         task = (settings.solver, program, Objective(objective, False), limits)
-        ((_, proven),) = list(engine.pool.map(_least, task, [[0]]))
+        ((_, proven),) = engine.pool.map(_least, task, [[0]])
         if proven is not None and proven > 10.0 * FEASIBILITY:
             return True
     return False

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mibp_cert.certify.predict import ABSTAIN, Predictions, nominal_classes, nominal_outputs, predict
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Dataset, Task
+from mibp_cert.data import Column, Dataset, Task
 from mibp_cert.engines import Inputs, Wanted
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
@@ -55,11 +55,15 @@ class Fairness:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        held = self.certified.classes != ABSTAIN
-        return [
-            Verdict.HOLDS if ok else Verdict.FAILS if bad else Verdict.OPEN
-            for ok, bad in zip(held.tolist(), self.broken.tolist(), strict=True)
-        ]
+        return _verdicts(self.certified.classes != ABSTAIN, self.broken)
+
+
+def _verdicts(proven: NDArray[np.bool_], broken: NDArray[np.bool_]) -> list[Verdict]:
+    """Row by row: proven for every model, broken by one, or neither."""
+    return [
+        Verdict.HOLDS if ok else Verdict.FAILS if bad else Verdict.OPEN
+        for ok, bad in zip(proven.tolist(), broken.tolist(), strict=True)
+    ]
 
 
 def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None = None) -> Fairness:
@@ -73,19 +77,15 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
         raise UserError("Fairness is about classes; this run is a regression: ask for ranges(x, threat=…).")
     data, number = run.train.like(rows), run.train.column(column)
     protected = run.train.columns[number]
-    variants = []
+    span = slice(protected.start, protected.stop)
     if protected.categories is not None:
-        span = slice(protected.start, protected.stop)
-        for one in np.eye(len(protected.categories)):
-            changed = np.array(rows)
-            changed[:, span] = one
-            variants.append(Inputs(changed))
+        tried = [_with(rows, span, one) for one in np.eye(len(protected.categories))]
+        variants = [Inputs(changed) for changed in tried]
     else:
-        values = run.train.x[:, protected.start]
-        own = rows[:, protected.start]
-        variants.append(
-            Inputs(rows, _span(data, protected.start, np.minimum(own, values.min()), np.maximum(own, values.max())))
-        )
+        values, own = run.train.x[:, protected.start], rows[:, protected.start]
+        low, high = np.minimum(own, values.min()), np.maximum(own, values.max())
+        tried = [_with(rows, span, (low + share * (high - low))[:, None]) for share in (0.0, 0.5, 1.0)]
+        variants = [Inputs(rows, _span(data, protected.start, low, high))]
     with run.predictor(method) as engine:
         answers = [predict(run.network, run.bounds, inputs, engine) for inputs in variants]
     first = answers[0]
@@ -95,20 +95,14 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
     margin_high = np.max([a.margin_high for a in answers], axis=0)
     classes = np.where(same, first.classes, ABSTAIN).astype(np.intp)
     certified = replace(first, classes=classes, margin=margin, margin_high=margin_high)
-    return Fairness(certified, _changes(run, rows, protected.start, protected.stop, variants))
+    return Fairness(certified, _changes(run, tried))
 
 
-def _changes(run: CertifiedRun, rows: Array, start: int, stop: int, variants: list[Inputs]) -> NDArray[np.bool_]:
-    """Where a really trained model (the clean one and the attacked ones) gives different classes for different values."""
+def _changes(run: CertifiedRun, tried: list[Array]) -> NDArray[np.bool_]:
+    """Where a really trained model (the clean one and the attacked ones) gives different classes for the rows with different
+    values."""
     models = run.theta[None] if run.attack is None else np.concatenate([run.theta[None], run.attack.theta[:50]])
-    tried = [v.x for v in variants if v.members is None]
-    if not tried:
-        box = variants[0].range
-        for share in (0.0, 0.5, 1.0):
-            changed = np.array(rows)
-            changed[:, start:stop] = (box.low + share * (box.high - box.low))[:, start:stop]
-            tried.append(changed)
-    broken = np.zeros(len(rows), dtype=bool)
+    broken = np.zeros(len(tried[0]), dtype=bool)
     for theta in models:
         classes = np.stack([nominal_classes(run.network, theta, x) for x in tried])
         broken |= (classes != classes[0]).any(axis=0)
@@ -135,16 +129,7 @@ def monotone(
     if output is not None and not 0 <= output < run.network.logits:
         raise UserError(f"There is no output {output}; the network has {run.network.logits}.")
     known = run.train.columns[run.train.column(column)]
-    if known.categories is not None:
-        raise UserError(f"The column '{known.name}' is categorical; monotone is for numbers.")
-    values = run.train.x[:, known.start]
-    ends = (float(values.min()), float(values.max()))
-    if limits is not None:
-        if np.shape(limits) != (2,):
-            raise UserError(f"The limits are a pair (low, high) in the units of the table, got {limits!r}.")
-        ends = (float(known.to_feature(limits[0])), float(known.to_feature(limits[1])))
-    if not ends[0] <= ends[1]:
-        raise UserError(f"The limits must be in order, got {limits}.")
+    ends = _ends(run, known, limits)
     network, sign = run.network, 1.0 if rising else -1.0
     direction = np.zeros(network.logits)
     direction[network.logits - 1 if output is None else output] = sign
@@ -157,24 +142,32 @@ def monotone(
 
     with run.predictor(method) as engine:
         found, _ = engine.bound(make, network.layout, run.bounds, inputs, Wanted(enough=lambda low: low >= 0))
-    least = np.where(found.sound, found.low, -np.inf)[:, 0]
-    falls = _falls(run, rows, known.start, ends, direction)
-    return [
-        Verdict.HOLDS if low >= 0 else Verdict.FAILS if bad else Verdict.OPEN
-        for low, bad in zip(least.tolist(), falls.tolist(), strict=True)
-    ]
+    never = (found.sound & (found.low >= 0))[:, 0]
+    return _verdicts(never, _falls(run, rows, known.start, ends, direction))
+
+
+def _ends(run: CertifiedRun, column: Column, limits: tuple[float, float] | None) -> tuple[float, float]:
+    """The limits of a numeric column as values of its feature; by default its training range."""
+    if column.categories is not None:
+        raise UserError(f"The column '{column.name}' is categorical; monotone is for numbers.")
+    values = run.train.x[:, column.start]
+    low, high = float(values.min()), float(values.max())
+    if limits is not None:
+        if np.shape(limits) != (2,):
+            raise UserError(f"The limits are a pair (low, high) in the units of the table, got {limits!r}.")
+        low, high = (float(column.to_feature(end)) for end in limits)
+    if not low <= high:
+        raise UserError(f"The limits must be in order, got {limits}.")
+    return low, high
 
 
 def _falls(
     run: CertifiedRun, rows: Array, feature: int, ends: tuple[float, float], direction: Array
 ) -> NDArray[np.bool_]:
     """Where the clean model's output clearly falls between two of a few values of the column."""
-    seen = []
-    for value in np.linspace(*ends, 9):
-        changed = np.array(rows)
-        changed[:, feature] = value
-        seen.append(nominal_outputs(run.network, run.theta, changed) @ direction)
-    path = np.stack(seen)
+    span = slice(feature, feature + 1)
+    tried = [_with(rows, span, value) for value in np.linspace(*ends, 9)]
+    path = np.stack([nominal_outputs(run.network, run.theta, changed) @ direction for changed in tried])
     return np.asarray((np.diff(path, axis=0) < -1e-9 * (1.0 + np.abs(path[1:]))).any(axis=0))
 
 
@@ -214,19 +207,16 @@ def _rows(run: CertifiedRun, x: ArrayLike) -> Array:
     return run.inputs(x).x
 
 
+def _with(rows: Array, span: slice, value: ArrayLike) -> Array:
+    """The rows with another value of some features."""
+    changed = np.array(rows)
+    changed[:, span] = value
+    return changed
+
+
 def _span(data: Dataset, feature: int, low: Array | float, high: Array | float) -> ProductSet:
     """All datasets in which one feature takes any value in `[low, high]`, row by row."""
     n = len(data)
-    place = np.arange(n, dtype=np.intp) * data.features + feature
-    ends = np.zeros(n) + low, np.zeros(n) + high
-    part = Part(
-        "box",
-        "x",
-        np.arange(n, dtype=np.intp),
-        np.ones(n, dtype=np.intp),
-        place,
-        *ends,
-        fill=np.clip(data.x[:, feature], low, high),
-        without_clean=True,
-    )
-    return ProductSet(data, [part], [])
+    rows, sizes, ends = np.arange(n, dtype=np.intp), np.ones(n, dtype=np.intp), (np.zeros(n) + low, np.zeros(n) + high)
+    places, fill = rows * data.features + feature, np.clip(data.x[:, feature], low, high)
+    return ProductSet(data, [Part("box", "x", rows, sizes, places, *ends, fill=fill, without_clean=True)], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.errors import SolverUnavailable
 from mibp_cert.solvers.program import Program
 
 Array = NDArray[np.float64]
@@ -20,6 +22,8 @@ Array = NDArray[np.float64]
 FEASIBILITY = 1e-6
 """How far a solver's point may break a row, a variable's bounds or a variable's integrality: every adapter sets it, and what is
 proven over a program is moved outward by it."""
+INFINITE = 1e20
+"""What solvers call infinite: a "bound" as large as this proves nothing (objectives are scaled to a radius of one)."""
 
 
 class Capability(Enum):
@@ -36,6 +40,11 @@ class Status(Enum):
     LIMIT = "stopped at a node or time limit; the proven bound is looser but sound"
     INFEASIBLE = "the solver found no feasible point, which cannot be; the bound of the pre-analysis is kept"
     FAILED = "the solver failed or its process died; the bound of the pre-analysis is kept"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the solver came to an end, or to its limit, and so has a bound of its own."""
+        return self in (Status.OPTIMAL, Status.LIMIT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +81,15 @@ class Solver(ABC):
 
     name: str
     capabilities: frozenset[Capability]
+    module: str
+    """The Python module that it needs."""
+    missing: str
+    """What to do where there is no such module."""
 
-    @abstractmethod
     def check_available(self) -> None:
         """Raise `SolverUnavailable` with a way out if the solver cannot be used here."""
+        if importlib.util.find_spec(self.module) is None:
+            raise SolverUnavailable(self.missing)
 
     @abstractmethod
     def run(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
@@ -90,6 +104,16 @@ class Solver(ABC):
 
     def supports(self, capability: Capability) -> bool:
         return capability in self.capabilities
+
+
+def ended(
+    objective: Objective, status: Status, proven: float, found: tuple[float, Array] | None, nodes: int, seconds: float
+) -> Bound:
+    """The bound of a solve that came to its end or was stopped; `found`: the value and the place of the best point, if any."""
+    if not abs(proven) < INFINITE:
+        proven = math.inf if objective.maximise else -math.inf
+    value, solution = found or (None, None)
+    return Bound(proven, value, solution, status, nodes, seconds)
 
 
 def failed(objective: Objective, status: Status, seconds: float, nodes: int = 0) -> Bound:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, failed
+from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, ended, failed
 from mibp_cert.solvers.program import Program
 
 _SIZE_LIMITED = 10010
@@ -23,11 +22,8 @@ class Gurobi(Solver):
     name = "gurobi"
     capabilities = frozenset({Capability.INTEGER, Capability.BILINEAR})
 
-    def check_available(self) -> None:
-        if importlib.util.find_spec("gurobipy") is None:
-            raise SolverUnavailable(
-                "Gurobi is not installed; run 'pip install mibp-cert[gurobi]' or choose --solver scip, which is free."
-            )
+    module = "gurobipy"
+    missing = "Gurobi is not installed; run 'pip install mibp-cert[gurobi]' or choose --solver scip, which is free."
 
     def run(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
         import gurobipy
@@ -71,22 +67,14 @@ def _bound(gurobipy: Any, model: Any, variables: Any, objective: Objective, limi
     start = time.perf_counter()
     model.optimize()
     seconds = time.perf_counter() - start
-    nodes = int(model.NodeCount)
-    solved, stopped = model.Status == grb.OPTIMAL, model.Status in (grb.TIME_LIMIT, grb.NODE_LIMIT, grb.INTERRUPTED)
-    if not (solved or stopped):
-        infeasible = model.Status in (grb.INFEASIBLE, grb.INF_OR_UNBD)
-        return failed(objective, Status.INFEASIBLE if infeasible else Status.FAILED, seconds, nodes)
+    nodes, known = int(model.NodeCount), {grb.OPTIMAL: Status.OPTIMAL}
+    known |= dict.fromkeys((grb.TIME_LIMIT, grb.NODE_LIMIT, grb.INTERRUPTED), Status.LIMIT)
+    known |= dict.fromkeys((grb.INFEASIBLE, grb.INF_OR_UNBD), Status.INFEASIBLE)
+    status = known.get(model.Status, Status.FAILED)
+    if not status.ended:
+        return failed(objective, status, seconds, nodes)
+    found = (float(model.ObjVal), np.asarray(variables.X)) if model.SolCount > 0 else None
     # An optimal linear program has no separate dual bound; one stopped early has proven nothing.
-    mixed = bool(model.IsMIP or model.IsQCP)
+    mixed, solved = bool(model.IsMIP or model.IsQCP), status is Status.OPTIMAL
     proven = float(model.ObjBound if mixed else model.ObjVal if solved else math.nan)
-    if not math.isfinite(proven) or abs(proven) >= grb.INFINITY:
-        proven = math.inf if objective.maximise else -math.inf
-    found = model.SolCount > 0
-    return Bound(
-        proven,
-        float(model.ObjVal) if found else None,
-        np.asarray(variables.X) if found else None,
-        Status.OPTIMAL if solved else Status.LIMIT,
-        nodes,
-        seconds,
-    )
+    return ended(objective, status, proven, found, nodes, seconds)

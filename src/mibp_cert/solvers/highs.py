@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from collections.abc import Sequence
@@ -10,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, failed
+from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, ended, failed
 from mibp_cert.solvers.program import Program
 
 
@@ -21,22 +19,24 @@ class Highs(Solver):
     name = "highs"
     capabilities = frozenset({Capability.INTEGER})
 
-    def check_available(self) -> None:
-        if importlib.util.find_spec("highspy") is None:
-            raise SolverUnavailable("HiGHS is not installed; run 'pip install highspy' or choose --solver scip.")
+    module = "highspy"
+    missing = "HiGHS is not installed; run 'pip install highspy' or choose --solver scip."
 
     def run(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
         import highspy
 
         solver = highspy.Highs()
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("threads", 1)
-        for name in ("primal_feasibility_tolerance", "mip_feasibility_tolerance"):
-            solver.setOptionValue(name, FEASIBILITY)
-        solver.setOptionValue("mip_rel_gap", 0.0)
-        solver.setOptionValue("mip_abs_gap", max(limits.gap, 1e-9))
-        if limits.nodes is not None:
-            solver.setOptionValue("mip_max_nodes", limits.nodes)
+        options = {
+            "output_flag": False,
+            "threads": 1,
+            "primal_feasibility_tolerance": FEASIBILITY,
+            "mip_feasibility_tolerance": FEASIBILITY,
+            "mip_rel_gap": 0.0,
+            "mip_abs_gap": max(limits.gap, 1e-9),
+            **({} if limits.nodes is None else {"mip_max_nodes": limits.nodes}),
+        }
+        for name, value in options.items():
+            solver.setOptionValue(name, value)
         solver.passModel(_model(highspy, program))
         return [_bound(highspy, solver, program, objective, limits) for objective in objectives]
 
@@ -67,19 +67,16 @@ def _bound(highspy: Any, solver: Any, program: Program, objective: Objective, li
     solver.setOptionValue("time_limit", min(solver.getRunTime() + limits.seconds, 1e9))
     solver.run()
     seconds = time.perf_counter() - start
-    status, info = solver.getModelStatus(), solver.getInfo()
-    mixed = bool(program.integer.any())
+    kinds, info = highspy.HighsModelStatus, solver.getInfo()
+    known = {kinds.kOptimal: Status.OPTIMAL, kinds.kInfeasible: Status.INFEASIBLE}
+    known |= {kinds.kTimeLimit: Status.LIMIT, kinds.kSolutionLimit: Status.LIMIT}
+    status, mixed = known.get(solver.getModelStatus(), Status.FAILED), bool(program.integer.any())
     nodes = max(int(info.mip_node_count), 0) if mixed else 0
-    optimal = status == highspy.HighsModelStatus.kOptimal
-    stopped = status in (highspy.HighsModelStatus.kTimeLimit, highspy.HighsModelStatus.kSolutionLimit)
-    if not (optimal or stopped):
-        infeasible = status == highspy.HighsModelStatus.kInfeasible
-        return failed(objective, Status.INFEASIBLE if infeasible else Status.FAILED, seconds, nodes)
+    if not status.ended:
+        return failed(objective, status, seconds, nodes)
+    value = float(info.objective_function_value)
     # A linear program that was stopped early has proven nothing; a mixed-integer one has its dual bound.
-    proven = float(info.mip_dual_bound if mixed else info.objective_function_value if optimal else math.nan)
-    if not math.isfinite(proven):
-        proven = math.inf if objective.maximise else -math.inf
-    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    solution = np.array(solver.getSolution().col_value) if found else None
-    incumbent = float(info.objective_function_value) if found else None
-    return Bound(proven, incumbent, solution, Status.OPTIMAL if optimal else Status.LIMIT, nodes, seconds)
+    proven = float(info.mip_dual_bound) if mixed else value if status is Status.OPTIMAL else math.nan
+    feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    found = (value, np.array(solver.getSolution().col_value)) if feasible else None
+    return ended(objective, status, proven, found, nodes, seconds)

@@ -67,10 +67,13 @@ class Program:
 
     def free_rows(self, reached: NDArray[np.bool_] | None = None) -> tuple[Any, Array, Array]:
         """The rows that define no variable, and touch one that is `reached`: matrix, lower and upper ends."""
-        rows = self._free_rows
-        if reached is not None:
-            rows = rows[self.matrix[rows][:, reached].getnnz(axis=1) > 0]
+        rows = self._free_rows if reached is None else self._touching(reached)
         return self.matrix[rows], self.row_lower[rows], self.row_upper[rows]
+
+    def _touching(self, reached: NDArray[np.bool_]) -> Index:
+        """The rows that define no variable, and touch one that is `reached`."""
+        rows = self._free_rows
+        return rows[self.matrix[rows][:, reached].getnnz(axis=1) > 0] if len(rows) else rows
 
     def cut(self, needed: Index) -> tuple[Program, Index]:
         """The part that the variables `needed` can reach, and the numbers of its variables in this program."""
@@ -82,15 +85,12 @@ class Program:
         while len(frontier):
             reached[frontier] = True
             counts = starts[frontier + 2] - starts[frontier + 1]
-            new_rows = order[_ranges(starts[frontier + 1], counts)]
-            if len(self._free_rows):
-                touching = self.matrix[self._free_rows][:, reached].getnnz(axis=1) > 0
-                free = self._free_rows[touching]
-                new_rows = np.concatenate([new_rows, free[~taken[free]]])
+            free = self._touching(reached)
+            new_rows = np.concatenate([order[_ranges(starts[frontier + 1], counts)], free[~taken[free]]])
             taken[new_rows] = True
             pointer = self.matrix.indptr
             touched = self.matrix.indices[_ranges(pointer[new_rows], pointer[new_rows + 1] - pointer[new_rows])]
-            pairs = [v for q in frontier.tolist() if q in triple_of for v in triple_of[q]] if triple_of else []
+            pairs = [v for q in frontier.tolist() for v in triple_of.get(q, ())]
             frontier = np.unique(np.concatenate([touched, np.array(pairs, dtype=np.intp)]).astype(np.intp))
             frontier = frontier[~reached[frontier]]
         return self._restrict(np.flatnonzero(reached).astype(np.intp), np.flatnonzero(taken).astype(np.intp))
@@ -98,7 +98,7 @@ class Program:
     def _restrict(self, variables: Index, rows: Index) -> tuple[Program, Index]:
         renumber = np.full(self.variables + 1, FREE, dtype=np.intp)
         renumber[variables] = np.arange(len(variables))
-        kept = self.triples[renumber[self.triples[:, 0]] != FREE] if len(self.triples) else self.triples
+        kept = self.triples[renumber[self.triples[:, 0]] != FREE]
         part = Program(
             self.lower[variables],
             self.upper[variables],
@@ -123,14 +123,12 @@ class ProgramBuilder:
     """Collects variables and rows; `finish` freezes them into a `Program`."""
 
     def __init__(self) -> None:
-        self._lower: list[Array] = []
-        self._upper: list[Array] = []
-        self._integer: list[NDArray[np.bool_]] = []
+        # Each list begins with an empty array that gives the kind of its numbers.
+        self._lower, self._upper, self._row_lower, self._row_upper = ([np.zeros(0)] for _ in range(4))
+        self._integer = [np.zeros(0, dtype=bool)]
+        self._owner = [np.zeros(0, dtype=np.intp)]
+        self._triples = [np.zeros((0, 3), dtype=np.intp)]
         self._matrices: list[Any] = []
-        self._row_lower: list[Array] = []
-        self._row_upper: list[Array] = []
-        self._owner: list[Index] = []
-        self._triples: list[Index] = []
         self.variables = 0
         self.bilinear = False
         """Whether true products may be declared; else only their linear relaxations."""
@@ -146,16 +144,16 @@ class ProgramBuilder:
     @property
     def middle(self) -> Array:
         """Midpoint of every variable's bounds."""
-        return 0.5 * (np.concatenate(self._lower) + np.concatenate(self._upper)) if self._lower else np.zeros(0)
+        return 0.5 * (np.concatenate(self._lower) + np.concatenate(self._upper))
 
     @property
     def reach(self) -> Array:
         """Half the width of every variable's bounds."""
-        return 0.5 * (np.concatenate(self._upper) - np.concatenate(self._lower)) if self._lower else np.zeros(0)
+        return 0.5 * (np.concatenate(self._upper) - np.concatenate(self._lower))
 
     @property
     def integer(self) -> NDArray[np.bool_]:
-        return np.concatenate(self._integer) if self._integer else np.zeros(0, dtype=bool)
+        return np.concatenate(self._integer)
 
     def add_rows(self, matrix: Any, lower: ArrayLike, upper: ArrayLike, owner: ArrayLike) -> None:
         """Add rows `lower ≤ matrix·v ≤ upper`, each scaled by its largest coefficient.
@@ -169,9 +167,14 @@ class ProgramBuilder:
         largest = np.asarray(abs(matrix).max(axis=1).todense()).ravel() if matrix.nnz else np.zeros(count)
         factor = 1.0 / np.where(largest > 0, largest, 1.0)
         self._matrices.append(sparse.diags(factor) @ matrix)
-        self._row_lower.append(np.broadcast_to(np.asarray(lower, dtype=np.float64), (count,)) * factor)
-        self._row_upper.append(np.broadcast_to(np.asarray(upper, dtype=np.float64), (count,)) * factor)
+        for ends, given in ((self._row_lower, lower), (self._row_upper, upper)):
+            ends.append(np.broadcast_to(np.asarray(given, dtype=np.float64), (count,)) * factor)
         self._owner.append(np.broadcast_to(np.asarray(owner, dtype=np.intp), (count,)))
+
+    def matrix(self, rows: Index, variables: Index, coefficients: ArrayLike, count: int | None = None) -> Any:
+        """The sparse matrix of `count` rows (default: as many as entries) with these entries, one column per variable."""
+        data, count = np.broadcast_to(coefficients, (len(rows),)), len(rows) if count is None else count
+        return sparse.csr_matrix((data, (rows, variables)), shape=(count, self.variables))
 
     def add_triples(self, q: Index, a: Index, b: Index) -> None:
         """Declare `v[q] = v[a] · v[b]`."""
@@ -179,16 +182,15 @@ class ProgramBuilder:
 
     def finish(self) -> Program:
         matrices = [with_columns(matrix, self.variables) for matrix in self._matrices]
-        empty = np.zeros(0)
         return Program(
-            np.concatenate([empty, *self._lower]),
-            np.concatenate([empty, *self._upper]),
+            np.concatenate(self._lower),
+            np.concatenate(self._upper),
             self.integer,
             sparse.vstack(matrices, format="csr") if matrices else sparse.csr_matrix((0, self.variables)),
-            np.concatenate([empty, *self._row_lower]),
-            np.concatenate([empty, *self._row_upper]),
-            np.concatenate([empty, *self._owner]).astype(np.intp),
-            np.concatenate([np.zeros((0, 3)), *self._triples]).astype(np.intp),
+            np.concatenate(self._row_lower),
+            np.concatenate(self._row_upper),
+            np.concatenate(self._owner),
+            np.concatenate(self._triples),
         )
 
 
@@ -212,8 +214,7 @@ class Affine:
         radius = np.nextafter(np.maximum(high - centre, centre - low), np.inf)
         moving = np.flatnonzero(high > low)
         variables = builder.add_variables(len(moving))
-        linear = sparse.csr_matrix((radius[moving], (moving, variables)), shape=(len(low), builder.variables))
-        return cls(centre, linear, np.zeros(len(low)))
+        return cls(centre, builder.matrix(moving, variables, radius[moving], len(low)), np.zeros(len(low)))
 
     def range(self, builder: ProgramBuilder) -> tuple[Array, Array]:
         """Bounds from the variables' bounds alone, padded for the rounding of this very sum."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from collections.abc import Sequence
@@ -10,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, failed
+from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, ended, failed
 from mibp_cert.solvers.program import Program
 
-_SOLVED = {"optimal", "gaplimit"}
-_STOPPED = {"timelimit", "nodelimit", "totalnodelimit", "stallnodelimit", "memlimit", "userinterrupt", "bestsollimit"}
+_STOPPED = ("timelimit", "nodelimit", "totalnodelimit", "stallnodelimit", "memlimit", "userinterrupt", "bestsollimit")
+_STATUS = {
+    "infeasible": Status.INFEASIBLE,
+    **dict.fromkeys(("optimal", "gaplimit"), Status.OPTIMAL),
+    **dict.fromkeys(_STOPPED, Status.LIMIT),
+}
 
 
 class Scip(Solver):
@@ -24,9 +26,8 @@ class Scip(Solver):
     name = "scip"
     capabilities = frozenset({Capability.INTEGER, Capability.BILINEAR})
 
-    def check_available(self) -> None:
-        if importlib.util.find_spec("pyscipopt") is None:
-            raise SolverUnavailable("SCIP is not installed; run 'pip install pyscipopt' or choose --solver highs.")
+    module = "pyscipopt"
+    missing = "SCIP is not installed; run 'pip install pyscipopt' or choose --solver highs."
 
     def run(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
         model, variables = _build(program)
@@ -39,7 +40,7 @@ class Scip(Solver):
 
 def _build(program: Program) -> tuple[Any, list[Any]]:
     from pyscipopt import SCIP_PARAMSETTING, Model, quicksum
-    from pyscipopt.scip import Expr, Term
+    from pyscipopt.scip import Expr, ExprCons, Term
 
     model = Model()
     model.hideOutput()
@@ -57,24 +58,15 @@ def _build(program: Program) -> tuple[Any, list[Any]]:
         model.setParam("nlp/disable", True)
         for heuristic in ("subnlp", "multistart", "mpec", "nlpdiving", "undercover"):
             model.setParam(f"heuristics/{heuristic}/freq", -1)
-    kind = np.where(program.integer, "I", "C")
-    variables = [
-        model.addVar(vtype=k, lb=low, ub=high)
-        for k, low, high in zip(kind.tolist(), program.lower.tolist(), program.upper.tolist(), strict=True)
-    ]
+    columns = zip(np.where(program.integer, "I", "C"), program.lower.tolist(), program.upper.tolist(), strict=True)
+    variables = [model.addVar(vtype=str(kind), lb=low, ub=high) for kind, low, high in columns]
     terms = [Term(v) for v in variables]
-    pointer, columns, data = (a.tolist() for a in (program.matrix.indptr, program.matrix.indices, program.matrix.data))
+    pointer, places, data = (a.tolist() for a in (program.matrix.indptr, program.matrix.indices, program.matrix.data))
     for row, (low, high) in enumerate(zip(program.row_lower.tolist(), program.row_upper.tolist(), strict=True)):
         span = slice(pointer[row], pointer[row + 1])
-        expression = Expr({terms[c]: d for c, d in zip(columns[span], data[span], strict=True)})
-        if low == high:
-            model.addCons(expression == low)
-        elif low == -math.inf:
-            model.addCons(expression <= high)
-        elif high == math.inf:
-            model.addCons(expression >= low)
-        else:
-            model.addCons((low <= expression) <= high)
+        expression = Expr({terms[c]: d for c, d in zip(places[span], data[span], strict=True)})
+        below = None if low == -math.inf else low
+        model.addCons(ExprCons(expression, below, None if high == math.inf and below is not None else high))
     for q, a, b in program.triples.tolist():
         model.addCons(quicksum([variables[a] * variables[b], -variables[q]]) == 0)
     return model, variables
@@ -83,9 +75,8 @@ def _build(program: Program) -> tuple[Any, list[Any]]:
 def _bound(model: Any, variables: list[Any], objective: Objective, limits: Limits) -> Bound:
     from pyscipopt.scip import Expr, Term
 
-    expression = Expr(
-        {Term(variables[i]): float(objective.coefficients[i]) for i in np.flatnonzero(objective.coefficients)}
-    )
+    weights = objective.coefficients
+    expression = Expr({Term(variables[i]): float(weights[i]) for i in np.flatnonzero(weights)})
     model.setObjective(expression, "maximize" if objective.maximise else "minimize")
     model.setParam("limits/time", min(limits.seconds, 1e20))
     model.setParam("limits/nodes", -1 if limits.nodes is None else limits.nodes)
@@ -93,16 +84,11 @@ def _bound(model: Any, variables: list[Any], objective: Objective, limits: Limit
     start = time.perf_counter()
     model.optimize()
     seconds = time.perf_counter() - start
-    status, nodes = model.getStatus(), int(model.getNTotalNodes())
-    if status not in _SOLVED | _STOPPED:
-        return failed(objective, Status.INFEASIBLE if status == "infeasible" else Status.FAILED, seconds, nodes)
-    proven = model.getDualbound()
-    incumbent, solution = None, None
+    status, nodes = _STATUS.get(model.getStatus(), Status.FAILED), int(model.getNTotalNodes())
+    if not status.ended:
+        return failed(objective, status, seconds, nodes)
+    found = None
     if model.getNSols() > 0:
         best = model.getBestSol()
-        incumbent = float(model.getSolObjVal(best))
-        solution = np.array([best[v] for v in variables])
-    infinite = not math.isfinite(proven) or model.isInfinity(abs(proven))
-    if infinite:
-        proven = math.inf if objective.maximise else -math.inf
-    return Bound(proven, incumbent, solution, Status.OPTIMAL if status in _SOLVED else Status.LIMIT, nodes, seconds)
+        found = float(model.getSolObjVal(best)), np.array([best[v] for v in variables])
+    return ended(objective, status, model.getDualbound(), found, nodes, seconds)

@@ -72,16 +72,18 @@ def digest(content: bytes) -> str:
 
 def sealed(plain: dict[str, Any]) -> bytes:
     """JSON with a hash of itself."""
-    body = json.dumps(plain, sort_keys=True, allow_nan=False)
-    return (json.dumps({**plain, "sha256": digest(body.encode())}, indent=1, allow_nan=False) + "\n").encode()
+    return (json.dumps({**plain, "sha256": _seal(plain)}, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _seal(plain: dict[str, Any]) -> str:
+    return digest(json.dumps(plain, sort_keys=True, allow_nan=False).encode())
 
 
 def opened(path: Path) -> dict[str, Any]:
     """The content of such a file; `UserError` if it is not what was written."""
     try:
         plain: dict[str, Any] = json.loads(path.read_bytes())
-        said = plain.pop("sha256")
-        same = digest(json.dumps(plain, sort_keys=True, allow_nan=False).encode()) == said
+        same = plain.pop("sha256") == _seal(plain)
     except FileNotFoundError:
         raise UserError(f"{path.parent} is not a run directory: there is no {path.name}.") from None
     except (ValueError, KeyError, AttributeError, TypeError):
@@ -140,7 +142,7 @@ class Archive:
                 raise UserError(f"{self.path} holds steps of a run but no run.json; name another folder.")
             write_safely(self.path / "data.npz", data)
             write_safely(place, sealed({"format": FORMAT, "data": digest(data), "description": description}))
-        self.records, self._last, self._dropped = read_chain(self.path)
+        self.records, self._last, _ = read_chain(self.path)
         self.size = sum(p.stat().st_size for p in self.steps.glob("*.npz"))
 
     def _lock(self) -> None:
@@ -195,7 +197,6 @@ class Archive:
         self._last = digest(text)
         self.records.append(record)
         for old in dropped:
-            self._dropped.add(old)
             (self.steps / f"{old:06d}.npz").unlink(missing_ok=True)
 
     def _superfluous(self, number: int, needed: set[int]) -> list[int]:
@@ -250,7 +251,7 @@ def read_result(path: Path, last: str) -> dict[str, Array] | None:
     if not (path / "result.json").exists():
         return None
     plain = opened(path / "result.json")
-    content = (path / "test.npz").read_bytes() if (path / "test.npz").exists() else b""
+    content = _content(path / "test.npz")
     if plain["previous"] != last or plain["arrays"] != digest(content):
         raise UserError(f"The result in {path} was altered or belongs to another run; remove result.json.")
     return unpack(content)
@@ -259,7 +260,7 @@ def read_result(path: Path, last: str) -> dict[str, Array] | None:
 def read_request(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     """What was asked for: its description, and the data; `UserError` if these are not what was written."""
     kept = opened(path / "run.json")
-    content = (path / "data.npz").read_bytes() if (path / "data.npz").exists() else b""
+    content = _content(path / "data.npz")
     if digest(content) != kept["data"]:
         raise UserError(f"The data in {path} were cut short or altered.")
     return kept["description"], unpack(content)
@@ -278,6 +279,11 @@ def read_step(path: Path, number: int) -> dict[str, Array]:
             f"{place} was cut short or altered; remove the files of step {number} and later ones to go on from step {number - 1}."
         )
     return unpack(content)
+
+
+def _content(place: Path) -> bytes:
+    """The bytes of a file; none where there is no such file, which no hash agrees with."""
+    return place.read_bytes() if place.exists() else b""
 
 
 def _short(value: Any) -> str:

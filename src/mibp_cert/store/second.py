@@ -61,27 +61,33 @@ class Stored:
         half = np.maximum(upper - middle, middle - lower)
         return cls(lower, upper, middle, np.zeros((len(middle), data)), np.nextafter(half, np.inf), blocks, data)
 
+    def leaves(self, theta: Balls) -> list[bool]:
+        """Which parameters are outside of the box, for certain."""
+        ends = zip(theta, self.lower.tolist(), self.upper.tolist(), strict=True)
+        return [bool(t < low or t > high) for t, low, high in ends]
+
+    def symbols(self, of: Callable[[Block], Array]) -> Array:
+        """Values of the data's symbols, block by block."""
+        out = np.zeros(self.data)
+        for block in self.blocks:
+            out[block.symbols] = of(block)
+        return out
+
 
 def check_step(
     before: Stored, after: Stored, step: Step, noise: Noise, points: Iterable[Array]
 ) -> tuple[list[str], int]:
     """What is wrong with a stored step, in sentences, and at how many points it was evaluated; `points`: values of the data's
     symbols. A point for which the set before the step is empty says nothing."""
-    rng, found, evaluated = np.random.default_rng(5), [], 0
+    rng, found, evaluated = np.random.default_rng(5), list[str](), 0
     for number, epsilon in enumerate(points):
         theta = _member(before, epsilon, rng)
         if theta is None:
             continue
         evaluated += 1
-        width = noise.x_centre.shape[1]
-        x = _rows(noise.x_centre, noise.x_linear, step.rows, width, epsilon)
-        y = _rows(noise.y_centre, noise.y_linear, step.rows, noise.y_centre.shape[1], epsilon)
-        inputs = {**step.layout.unflatten(theta), "x": x, "y": y}
-        trained = step.layout.flatten(evaluate(step.graph, inputs))
-        wrong = _outside(after, epsilon, trained)
-        if len(wrong):
-            first = step.layout.describe(int(wrong[0]))
-            found.append(f"point {number}: {len(wrong)} parameter(s) leave the set, first {first}")
+        x = _rows(noise.x_centre, noise.x_linear, step.rows, epsilon)
+        y = _rows(noise.y_centre, noise.y_linear, step.rows, epsilon)
+        found += _words(f"point {number}", "set", step, _outside(after, epsilon, _trained(step, theta, x, y)))
     return found, evaluated
 
 
@@ -89,34 +95,37 @@ def check_box(
     before: Stored, after: Stored, step: Step, datasets: Iterable[tuple[Array, Array]]
 ) -> tuple[list[str], int]:
     """The same for sets that are plain boxes, at datasets `(X', Y')` themselves: random corners of the box before the step."""
-    rng, found, evaluated = np.random.default_rng(5), [], 0
+    rng, found, evaluated = np.random.default_rng(5), list[str](), 0
     for number, (x, y) in enumerate(datasets):
         evaluated += 1
         corner = np.where(rng.random(len(before.lower)) < 0.5, before.lower, before.upper)
-        inputs = {**step.layout.unflatten(balls(corner)), "x": balls(x[step.rows]), "y": balls(y[step.rows])}
-        trained = step.layout.flatten(evaluate(step.graph, inputs))
-        ends = zip(trained, after.lower.tolist(), after.upper.tolist(), strict=True)
-        wrong = np.flatnonzero([t < low or t > high for t, low, high in ends])
-        if len(wrong):
-            first = step.layout.describe(int(wrong[0]))
-            found.append(f"dataset {number}: {len(wrong)} parameter(s) leave the box, first {first}")
+        trained = _trained(step, balls(corner), balls(x[step.rows]), balls(y[step.rows]))
+        found += _words(f"dataset {number}", "box", step, after.leaves(trained))
     return found, evaluated
+
+
+def _trained(step: Step, theta: Balls, x: Balls, y: Balls) -> Balls:
+    """What the step makes of these parameters and rows."""
+    trained: Balls = step.layout.flatten(evaluate(step.graph, {**step.layout.unflatten(theta), "x": x, "y": y}))
+    return trained
+
+
+def _words(point: str, what: str, step: Step, outside: list[bool]) -> list[str]:
+    wrong = np.flatnonzero(outside)
+    if not len(wrong):
+        return []
+    first = step.layout.describe(int(wrong[0]))
+    return [f"{point}: {len(wrong)} parameter(s) leave the {what}, first {first}"]
 
 
 def points_of(after: Stored, rng: np.random.Generator, random: int, parameters: int) -> list[Array]:
     """Symbols that push the widest parameters furthest down and up, corners and random points, all moved a little inward."""
 
     def drawn(extreme: bool) -> Array:
-        out = np.zeros(after.data)
-        for block in after.blocks:
-            out[block.symbols] = block.sample(rng, extreme)
-        return out
+        return after.symbols(lambda block: block.sample(rng, extreme))
 
     def pushed(g: Array) -> Array:
-        out = np.zeros(after.data)
-        for block in after.blocks:
-            out[block.symbols] = block.minimiser(g[block.symbols])
-        return out
+        return after.symbols(lambda block: block.minimiser(g[block.symbols]))
 
     widest = np.argsort(after.lower - after.upper, kind="stable")[:parameters]
     found = [pushed(sign * after.linear[i, : after.data]) for i in widest for sign in (1.0, -1.0)]
@@ -137,12 +146,10 @@ def evaluate(graph: Graph, inputs: Mapping[str, Balls]) -> dict[str, Balls]:
         flint.ctx.prec = old
 
 
-def _closed(a: Any) -> Any:
-    return flint.arb(1) if a >= 0 else flint.arb(0) if a < 0 else flint.arb(0.5, 0.5)
-
-
-def _open(a: Any) -> Any:
-    return flint.arb(1) if a > 0 else flint.arb(0) if a <= 0 else flint.arb(0.5, 0.5)
+def _gate(a: Any, closed: bool) -> Any:
+    """`1[a ≥ 0]` (closed) or `1[a > 0]`; both, where the sign is not known."""
+    on, off = (a >= 0, a < 0) if closed else (a > 0, a <= 0)
+    return flint.arb(1) if on else flint.arb(0) if off else flint.arb(0.5, 0.5)
 
 
 def balls(array: Any) -> Balls:
@@ -167,7 +174,7 @@ _TABLE: dict[str, Rule] = {
     "scale": _scale,
     "contract": lambda node, a, b: np.asarray(np.einsum(node.attribute, a, b), dtype=object),
     "relu": lambda node, a: _each(a, lambda v: v.max(flint.arb(0))),
-    "gate": lambda node, a: _each(a, _closed if node.attribute else _open),
+    "gate": lambda node, a: _each(a, lambda v: _gate(v, node.attribute)),
     "smooth": lambda node, a: _each(a, _SMOOTH[node.attribute]),
     "sum": lambda node, a: np.asarray(a.sum(axis=node.attribute), dtype=object),
     "gather": lambda node, a: node.attribute.of(a),
@@ -210,14 +217,14 @@ def _member(state: Stored, epsilon: Array, rng: np.random.Generator) -> Balls | 
     part = part + balls(rng.choice([-1.0, 0.0, 1.0], len(state.slack)) * state.slack)
     for share in (1.0, 0.5, 0.0):
         theta = base + part * flint.arb(share)
-        ends = zip(state.lower.tolist(), theta, state.upper.tolist(), strict=True)
-        if not any(t < low or t > high for low, t, high in ends):
+        if not any(state.leaves(theta)):
             return np.asarray(theta)
     return None
 
 
-def _rows(centre: Array, linear: Any, rows: NDArray[np.intp], width: int, epsilon: Array) -> Balls:
+def _rows(centre: Array, linear: Any, rows: NDArray[np.intp], epsilon: Array) -> Balls:
     """Rows of the data at `ε`."""
+    width = centre.shape[1]
     cells = (rows[:, None] * width + np.arange(width)).ravel()
     part = linear[cells]
     out = balls(centre[rows].ravel())
@@ -228,11 +235,9 @@ def _rows(centre: Array, linear: Any, rows: NDArray[np.intp], width: int, epsilo
     return out.reshape(len(rows), width)
 
 
-def _outside(state: Stored, epsilon: Array, theta: Balls) -> NDArray[np.intp]:
-    """Parameters that are outside of the set for this `ε`, for certain."""
+def _outside(state: Stored, epsilon: Array, theta: Balls) -> list[bool]:
+    """Which parameters are outside of the set for this `ε`, for certain."""
     rest = theta - balls(state.middle) - products(state.linear[:, : state.data], epsilon)
     others = np.abs(state.linear[:, state.data :])
     cover = products(others, np.ones(others.shape[1])) + balls(state.slack)
-    ends = zip(theta, state.lower.tolist(), state.upper.tolist(), strict=True)
-    bad = [t < low or t > high for t, low, high in ends]
-    return np.flatnonzero([b or abs(r) > c for b, r, c in zip(bad, rest, cover, strict=True)]).astype(np.intp)
+    return [bool(b or abs(r) > c) for b, r, c in zip(state.leaves(theta), rest, cover, strict=True)]

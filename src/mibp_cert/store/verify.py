@@ -114,26 +114,22 @@ class _Audit:
 
     def steps(self) -> list[Check]:
         """The second opinion on every stored step, and every step taken again."""
-        wrong: list[str] = []
-        empty: list[int] = []
-        changed: list[int] = []
-        unknown, checked, points, recomputed = "", 0, 0, 0
+        wrong, empty, changed = list[str](), list[int](), list[int]()
+        unknown, checked, points, pairs = "", 0, 0, list(self.pairs())
         repeat = self.settings.recompute and self.request.settings.solver.repeatable
-        for number, step in self.pairs():
+        for number, step in pairs:
             self.hear(f"step {number}")
+            changed += [number] if repeat and not self._same(number, step) else []
             try:
                 found, evaluated = self._second(number, step)
             except UnsupportedOperation as error:
                 unknown = str(error)
-            else:
-                checked += 1
-                wrong += [f"step {number}, {words}" for words in found]
-                points += evaluated
-                empty += [] if evaluated else [number]
-            if repeat:
-                recomputed += 1
-                changed += [] if self._same(number, step) else [number]
-        return [_opinion(checked, points, wrong, empty, unknown), *self._recomputed(repeat, recomputed, changed)]
+                continue
+            checked += 1
+            points += evaluated
+            wrong += [f"step {number}, {words}" for words in found]
+            empty += [] if evaluated else [number]
+        return [_opinion(checked, points, wrong, empty, unknown), *self._recomputed(repeat, len(pairs), changed)]
 
     def _recomputed(self, repeat: bool, count: int, changed: list[int]) -> list[Check]:
         if repeat:
@@ -157,8 +153,7 @@ class _Audit:
             yield threat, mine[0] or before, mine[1]
 
     def _second(self, number: int, step: Step) -> tuple[list[str], int]:
-        wrong: list[str] = []
-        evaluated = 0
+        wrong, evaluated = list[str](), 0
         for case, (threat, before, after) in enumerate(self._cases(number)):
             noise = threat.noise()
             old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
@@ -184,24 +179,22 @@ class _Audit:
 
 def _opinion(checked: int, points: int, wrong: list[str], empty: list[int], unknown: str) -> Check:
     """What the second opinion came to; `empty`: steps without a point, `unknown`: what it has no rule for."""
-    words = f"{checked} step(s) evaluated at {points} points in ball arithmetic: "
+    holds: bool | None = not (wrong or empty)
+    words = "every result is in the stored set"
     if wrong:
-        return Check("second opinion", False, words + "; ".join(wrong[:5]))
-    if unknown:
-        return Check("second opinion", None, words + unknown)
-    if empty:
-        return Check(
-            "second opinion", False, f"{words}nothing could be evaluated for step(s) {', '.join(map(str, empty[:9]))}"
-        )
-    return Check("second opinion", True, words + "every result is in the stored set")
+        words = "; ".join(wrong[:5])
+    elif unknown:
+        holds, words = None, unknown
+    elif empty:
+        words = f"nothing could be evaluated for step(s) {', '.join(map(str, empty[:9]))}"
+    return Check("second opinion", holds, f"{checked} step(s) evaluated at {points} points in ball arithmetic: {words}")
 
 
 def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Check:
     """The run's bounds are those of the step that it is about."""
     kept = arrays.get(-(-run.steps // run.request.settings.unroll))
-    count = run.network.layout.size
-    same = kept is not None and np.array_equal(kept["lower"][:count], run.bounds.lower)
-    same = same and kept is not None and np.array_equal(kept["upper"][:count], run.bounds.upper)
+    mine, count = {"lower": run.bounds.lower, "upper": run.bounds.upper}, run.network.layout.size
+    same = kept is not None and all(np.array_equal(kept[end][:count], bound) for end, bound in mine.items())
     inside = run.bounds.contains(run.theta)
     return Check("bounds", same and inside, f"the bounds after step {run.steps} hold the clean model")
 

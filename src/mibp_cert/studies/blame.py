@@ -53,8 +53,8 @@ class Blame:
         if self.before is None or self.after is None:
             return "What re-checking rows would change was not verified."
         more = self.after - self.before
-        what = f"{more} more predictions become certain" if more > 1 else "one more prediction becomes certain"
-        what = what if more else "no further prediction becomes certain"
+        few = {0: "no further prediction becomes certain", 1: "one more prediction becomes certain"}
+        what = few.get(max(more, 0), f"{more} more predictions become certain")
         listed = ", ".join(str(row) for row in self.fixed)
         stand = " (a missing value: its usual value)" if self.filled else ""
         rows = "this row" if len(self.fixed) == 1 else f"these {len(self.fixed)} rows"
@@ -112,16 +112,11 @@ def blame(
     chosen = rows["number"].to_numpy()[:top].astype(np.intp)
     hear(f"second run with {len(chosen)} rows taken as right")
     again = _without(run, chosen).certify_inputs(inputs)
-    return Blame(
-        rows,
-        cells,
-        len(asked),
-        tuple(rows["row"].tolist()[:top]),
-        int(answer.certified.sum()),
-        int(again.certified.sum()),
-        not np.array_equal(run.request.members.reference[0][chosen], run.train.x[chosen])
-        or (run.train.missing is not None and bool(run.train.missing[chosen].any())),
-    )
+    missing, usual = run.train.missing, run.request.members.reference[0]
+    filled = not np.array_equal(usual[chosen], run.train.x[chosen])
+    filled = filled or (missing is not None and bool(missing[chosen].any()))
+    before, after = int(answer.certified.sum()), int(again.certified.sum())
+    return Blame(rows, cells, len(asked), tuple(rows["row"].tolist()[:top]), before, after, filled)
 
 
 def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> pd.DataFrame:
@@ -142,15 +137,9 @@ def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> pd.DataFr
             _add(totals, states[int(case)].noise, taken, run.train)
     whole = sum(totals.values()) or 1.0
     ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
-    names = run.train.index
-    return pd.DataFrame(
-        [
-            (n if names is None else _plain(names[n]), n, column, 100.0 * effect / whole)
-            for (n, column), effect in ranked
-            if effect > 0
-        ],
-        columns=["row", "number", "column", "effect"],
-    )
+    names = range(len(run.train)) if run.train.index is None else run.train.index
+    lines = [(_plain(names[n]), n, column, 100.0 * e / whole) for (n, column), e in ranked if e > 0]
+    return pd.DataFrame(lines, columns=["row", "number", "column", "effect"])
 
 
 def _taken(state: RelationalSet, g: Array) -> Array:
@@ -164,17 +153,12 @@ def _taken(state: RelationalSet, g: Array) -> Array:
 
 def _add(totals: dict[tuple[int, str], float], noise: Noise, taken: Array, train: Dataset) -> None:
     """Add the symbols' effects to their cells: the first cell that a symbol moves says which row and column it belongs to."""
-    for linear, width, on_labels in (
-        (noise.x_linear, train.features, False),
-        (noise.y_linear, train.one_hot.shape[1], True),
-    ):
+    features = [column.name for column in train.columns for _ in range(column.start, column.stop)]
+    for linear, names in ((noise.x_linear, features), (noise.y_linear, [LABEL] * train.one_hot.shape[1])):
         by_symbol = linear.tocsc()
-        live = np.flatnonzero((np.diff(by_symbol.indptr) > 0) & (taken > 0))
-        for j in live:
-            cell = int(by_symbol.indices[by_symbol.indptr[j]])
-            row, feature = divmod(cell, width)
-            name = LABEL if on_labels else next(c.name for c in train.columns if c.start <= feature < c.stop)
-            totals[row, name] = totals.get((row, name), 0.0) + float(taken[j])
+        for j in np.flatnonzero((np.diff(by_symbol.indptr) > 0) & (taken > 0)):
+            row, place = divmod(int(by_symbol.indices[by_symbol.indptr[j]]), len(names))
+            totals[row, names[place]] = totals.get((row, names[place]), 0.0) + float(taken[j])
 
 
 def _by_row(cells: pd.DataFrame) -> pd.DataFrame:

@@ -63,22 +63,12 @@ def _one(
 
 def line(run: CertifiedRun) -> tuple[Any, ...]:
     """The figures of a run in the order of `COLUMNS`; for a regression, mean absolute errors and the mean width of the ranges."""
-    certified = rate = None
-    attacked, clean = (None if v is None else 100.0 * v for v in (run.attacked_accuracy, run.nominal_accuracy))
-    if run.test is not None:
-        certified = 100.0 * (run.certified_test_accuracy or 0.0)
-        rate = 100.0 * run.test.certification_rate()
-    elif run.test_ranges is not None:
+    if run.test_ranges is not None:
         names = ("certified_error", "range_mean", "attacked_error", "nominal_error")
-        certified, rate, attacked, clean = (run.errors.get(name) for name in names)
+        figures = [run.errors.get(name) for name in names]
+    else:
+        known = None if run.test is None else (run.certified_test_accuracy or 0.0, run.test.certification_rate())
+        shares = *(known or (None, None)), run.attacked_accuracy, run.nominal_accuracy
+        figures = [None if share is None else 100.0 * share for share in shares]
     seconds = sum(record.seconds for record in run.history) / max(1, len(run.history))
-    return (
-        certified,
-        rate,
-        attacked,
-        clean,
-        float(run.bounds.radius.mean()),
-        seconds,
-        run.steps,
-        run.diverged is not None,
-    )
+    return (*figures, float(run.bounds.radius.mean()), seconds, run.steps, run.diverged is not None)

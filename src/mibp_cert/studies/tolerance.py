@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Split, Task
 from mibp_cert.doors import certify_training
 from mibp_cert.engines.rounding import Array
@@ -78,10 +80,8 @@ def _in_rows(threat: Catalogued, rows: int) -> Catalogued:
     some = [part for part in parts if not part.knows_missing()]
     if not some:
         raise UserError("Only missing values are in doubt: say what else may be wrong in some rows, such as --eps.")
-    limited: Catalogued = Budget(some[0] if len(some) == 1 else All(tuple(some)), rows=rows)
-    for part in parts:
-        limited = limited & part if part.knows_missing() else limited
-    return limited
+    limited = Budget(some[0] if len(some) == 1 else All(tuple(some)), rows=rows)
+    return reduce(and_, (part for part in parts if part.knows_missing()), limited)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +157,11 @@ class _Search:
         self.at([0.0])
         if not holds(self.tried[0.0]):
             return None, 0.0
-        value = start
-        for _ in range(DOUBLINGS):
-            self.at([min(value, most)])
-            if not holds(self.tried[min(value, most)]) or value >= most:
+        for doubled in range(DOUBLINGS):
+            value = min(start * 2.0**doubled, most)
+            self.at([value])
+            if not holds(self.tried[value]) or value >= most:
                 break
-            value = 2.0 * value
         while True:
             good = max(v for v, t in self.tried.items() if holds(t))
             bad = min((v for v, t in self.tried.items() if v > good and not holds(t)), default=None)
@@ -170,6 +169,11 @@ class _Search:
                 return good, bad
             middle = 0.5 * (good + bad) if good > 0 or self.whole else bad / 8.0
             self.at([float(round(middle))] if self.whole else [middle])
+
+    def settle(self, point: int, start: float, most: float) -> None:
+        """Bring both ends of one point together."""
+        self.threshold(lambda t: bool(t.certified[point]), start, most)
+        self.threshold(lambda t: not t.changed[point], start, most)
 
     def _close(self, good: float, bad: float) -> bool:
         return bad - good <= 1 if self.whole else bad - good <= self.precision * bad
@@ -216,60 +220,36 @@ def tolerance(
         raise UserError("The training must be the same for every value; leave the epoch at the last one.")
     counted = bool(getattr(family, "whole", False)) if whole is None else whole
     most = min(most, len(data.train)) if isinstance(family, Family) and counted else most
-    one = partial(_one, network, data, family, training or Training(), engine, options)
+    certify = partial(certify_training, network, data, training=training or Training(), engine=engine, **options)
+    one = partial(_one, certify, family, len(data.tested))
 
     def run(values: list[float]) -> list[Tried]:
         hear(f"value{'s' if len(values) > 1 else ''} {', '.join(f'{v:.4g}' for v in values)}")
         return spread(one, values, parallel, jobs)
 
     search = _Search(run, counted, precision)
-    first = start if start is not None else 1.0
-    largest = smallest = None
+    first, largest, smallest = 1.0 if start is None else start, None, None
     if share is not None:
         largest, _ = search.threshold(lambda t: float(np.mean(t.certified)) >= share, first, most)
         if largest is not None:
             _, smallest = search.threshold(lambda t: float(np.mean(~t.changed)) >= share, first, most)
     for point in wanted:
-        search.threshold(partial(_is_certified, point), first, most)
-        search.threshold(partial(_is_unchanged, point), first, most)
+        search.settle(point, first, most)
     certified, broken = search.ends()
-    return Tolerance(
-        np.where(np.isfinite(certified), certified, np.nan),
-        broken,
-        share,
-        largest,
-        smallest,
-        tuple(sorted(search.tried)),
-        data.tested.index,
-    )
-
-
-def _is_certified(point: int, tried: Tried) -> bool:
-    return bool(tried.certified[point])
-
-
-def _is_unchanged(point: int, tried: Tried) -> bool:
-    return not tried.changed[point]
+    certified = np.where(np.isfinite(certified), certified, np.nan)
+    return Tolerance(certified, broken, share, largest, smallest, tuple(sorted(search.tried)), data.tested.index)
 
 
 def _one(
-    network: Network,
-    data: Split,
-    family: Callable[[float], Threat],
-    training: Training,
-    engine: str,
-    options: dict[str, Any],
-    value: float,
+    certify: Callable[[Threat], CertifiedRun], family: Callable[[float], Threat], points: int, value: float
 ) -> Tried:
     """Certify and attack at one value; bounds that diverge certify nothing."""
+    nothing = np.zeros(points, dtype=bool)
     try:
-        run = certify_training(network, data, family(value), training, engine, **options)
+        run = certify(family(value))
     except Diverged:
-        nothing = np.zeros(len(data.tested), dtype=bool)
         return Tried(value, nothing, nothing)
     assert run.test is not None
     assert run.nominal is not None
-    changed = np.zeros(len(data.tested), dtype=bool)
-    if run.attack is not None:
-        changed = run.attack.attacked_classes(run.nominal) != run.nominal
-    return Tried(value, run.test.certified, changed)
+    attack, clean = run.attack, run.nominal
+    return Tried(value, run.test.certified, nothing if attack is None else attack.attacked_classes(clean) != clean)

@@ -26,75 +26,33 @@ else as many pieces as it takes, each a straight line with an error of its own, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from scipy import sparse
 
 from mibp_cert.engines import interval
 from mibp_cert.engines import relax as smooth
-from mibp_cert.engines.rounding import Interval, gamma
+from mibp_cert.engines.exact.workspace import NONE, Symbolic, Workspace, rounding
+from mibp_cert.engines.rounding import Interval
 from mibp_cert.graph import Graph, Node, Rule, interpret
 from mibp_cert.graph.einsum import product_index
 from mibp_cert.graph.functions import SMOOTH
 from mibp_cert.graph.ops import Shape
-from mibp_cert.solvers.program import Affine, Array, Index, ProgramBuilder, with_columns
+from mibp_cert.solvers.program import Affine, Array, Index
 
-NONE = -1
 LARGEST_PIECES = 32
 """Pieces of a smooth function at most."""
 
 
-@dataclass(eq=False)
-class Symbolic:
-    """A node's value: affine expressions (flat), their ranges (shaped), and the variables made for them so far."""
-
-    affine: Affine
-    range: Interval
-    variable: Index = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    """Per element, the variable that equals its normalised deviation, or −1."""
-    sign: Array = field(default_factory=lambda: np.zeros(0))
-    gate: Index = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    """Per element, the binary `1[element > 0]`, or −1."""
-    size: Array = field(default_factory=lambda: np.zeros(0))
-    """Per element, `|centre| + Σ|linear|·|v| + slack`: what rounding errors of the expression are relative to."""
-
-    def __post_init__(self) -> None:
-        if not len(self.variable):
-            self.variable = np.full(len(self.affine.centre), NONE, dtype=np.intp)
-            self.sign = np.ones(len(self.affine.centre))
-            self.gate = np.full(len(self.affine.centre), NONE, dtype=np.intp)
-        if not len(self.size):
-            self.size = np.abs(self.affine.centre) + self.affine.slack
-
-    @property
-    def low(self) -> Array:
-        return self.range.low.ravel()
-
-    @property
-    def high(self) -> Array:
-        return self.range.high.ravel()
-
-    @property
-    def middle(self) -> Array:
-        return 0.5 * (self.low + self.high)
-
-    @property
-    def radius(self) -> Array:
-        return 0.5 * (self.high - self.low)
-
-
-class Encoder:
-    """Interprets graphs over one `ProgramBuilder`; see the module's text for the treatments."""
+class Encoder(Workspace):
+    """Interprets graphs over one program; see the module's text for the treatments."""
 
     def __init__(self, tolerance: float, *, bilinear: bool = False) -> None:
-        self.builder = ProgramBuilder()
-        self.builder.bilinear = bilinear
+        super().__init__(bilinear=bilinear)
         self.tolerance = tolerance
-        self.bilinear = bilinear
         self.table: dict[str, Rule] = {
-            "const": lambda node: Symbolic(Affine.constant(node.attribute.ravel()), Interval.point(node.attribute)),
+            "const": lambda node: self.declare(Affine.constant(node.attribute.ravel()), node.attribute, node.attribute),
             "add": self._add,
             "scale": self._scale,
             "contract": self._contract,
@@ -105,14 +63,6 @@ class Encoder:
             "reshape": self._reshape,
             "smooth": self._smooth,
         }
-
-    def declare(self, affine: Affine, low: Array, high: Array) -> Symbolic:
-        """An input with known bounds (shaped)."""
-        return Symbolic(affine, Interval(low, high), size=self._size(affine))
-
-    def box(self, low: Array, high: Array) -> Symbolic:
-        """An input that ranges over a box, with one variable per element of positive width."""
-        return self.declare(Affine.box(self.builder, low.ravel(), high.ravel()), low, high)
 
     def encode(self, graph: Graph, inputs: Mapping[str, Symbolic]) -> list[Symbolic]:
         """Symbolic value of every node; the rows collect in `builder`."""
@@ -126,15 +76,7 @@ class Encoder:
         plain = interval.TABLE[node.op](node, *(operand.range for operand in operands))
         low, high = affine.range(self.builder)
         both = plain.meet(Interval(low.reshape(node.shape), high.reshape(node.shape)))
-        return Symbolic(affine, both, size=self._size(affine))
-
-    def _size(self, affine: Affine) -> Array:
-        reach = np.abs(self.builder.middle) + self.builder.reach
-        size: Array = np.abs(affine.centre) + abs(self._columns(affine.linear)) @ reach + affine.slack
-        return size
-
-    def _columns(self, matrix: Any) -> Any:
-        return with_columns(matrix, self.builder.variables)
+        return self.declare(affine, both.low, both.high)
 
     def _add(self, node: Node, a: Symbolic, b: Symbolic) -> Symbolic:
         ia, ib = (_broadcast_index(operand.range.low.shape, node.shape) for operand in (a, b))
@@ -145,8 +87,7 @@ class Encoder:
     def _scale(self, node: Node, a: Symbolic) -> Symbolic:
         factor, size = float(node.attribute.value), float(node.attribute.size)
         slack = abs(factor) * a.affine.slack + rounding(8) * size * a.size
-        affine = Affine(factor * a.affine.centre, factor * a.affine.linear, slack)
-        return self._finish(node, affine, a)
+        return self._finish(node, Affine(factor * a.affine.centre, factor * a.affine.linear, slack), a)
 
     def _sum(self, node: Node, a: Symbolic) -> Symbolic:
         shape = a.range.low.shape
@@ -155,8 +96,7 @@ class Encoder:
         )
         add = sparse.csr_matrix((np.ones(ends.size), (ends.ravel(), np.arange(ends.size))))
         slack = add @ (a.affine.slack + rounding(ends.size) * a.size)
-        affine = Affine(add @ a.affine.centre, add @ a.affine.linear, slack)
-        return self._finish(node, affine, a)
+        return self._finish(node, Affine(add @ a.affine.centre, add @ a.affine.linear, slack), a)
 
     def _gather(self, node: Node, a: Symbolic) -> Symbolic:
         shape = a.range.low.shape
@@ -169,10 +109,11 @@ class Encoder:
         affine = Affine(keep * a.affine.centre[index], linear, keep * a.affine.slack[index])
         both = interval.TABLE["gather"](node, a.range)
         variable, gate = np.where(inside, a.variable[index], NONE), np.where(inside, a.gate[index], NONE)
-        return Symbolic(affine, both, variable, a.sign[index], gate, keep * a.size[index])
+        return Symbolic(affine, both, keep * a.size[index], variable, a.sign[index], gate)
 
     def _reshape(self, node: Node, a: Symbolic) -> Symbolic:
-        return Symbolic(a.affine, interval.TABLE["reshape"](node, a.range), a.variable, a.sign, a.gate, a.size)
+        # The same elements: variables made for one are the other's.
+        return replace(a, range=interval.TABLE["reshape"](node, a.range))
 
     # Products --------------------------------------------------------------------------------------------------------
 
@@ -202,8 +143,7 @@ class Encoder:
             big = np.flatnonzero(~small)
             if len(big):
                 q, sign = self._product_variables(a, ia[big], b, ib[big])
-                terms = sparse.csr_matrix((sign * second[big], (io[big], q)), shape=(size, self.builder.variables))
-                linear = self._columns(linear) + terms
+                linear = self._columns(linear) + self.builder.matrix(io[big], q, sign * second[big], size)
         return self._finish(node, Affine(centre, linear, slack), a, b)
 
     def _product_variables(self, a: Symbolic, ia: Index, b: Symbolic, ib: Index) -> tuple[Index, Array]:
@@ -213,92 +153,19 @@ class Encoder:
         q = self.builder.add_variables(len(ia))
         gate_a, gate_b = self.builder.integer[var_a], self.builder.integer[var_b]
         (slope_a, shift_a), (slope_b, shift_b) = self.unit(var_a), self.unit(var_b)
-        for s_a, s_b in ((1.0, 1.0), (-1.0, -1.0)):  # q ≥ s·e_a + s·e_b − 1
-            self._rows(
-                (q, 1.0),
-                (var_a, -s_a * slope_a),
-                (var_b, -s_b * slope_b),
-                lower=s_a * shift_a + s_b * shift_b - 1,
-                owner=q,
-            )
-        for s_a, s_b in ((1.0, -1.0), (-1.0, 1.0)):  # q ≤ s·e_a − s·e_b + 1
-            self._rows(
-                (q, 1.0),
-                (var_a, -s_a * slope_a),
-                (var_b, -s_b * slope_b),
-                upper=s_a * shift_a + s_b * shift_b + 1,
-                owner=q,
-            )
-        if self.bilinear:
+        for s_a, s_b in ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0)):
+            terms = (q, 1.0), (var_a, -s_a * slope_a), (var_b, -s_b * slope_b)
+            end = s_a * shift_a + s_b * shift_b
+            if s_a == s_b:  # q ≥ s·e_a + s·e_b − 1
+                self._rows(*terms, lower=end - 1, owner=q)
+            else:  # q ≤ s·e_a − s·e_b + 1
+                self._rows(*terms, upper=end + 1, owner=q)
+        if self.builder.bilinear:
             true = ~(gate_a | gate_b)
             self.builder.add_triples(q[true], var_a[true], var_b[true])
         return q, sign_a * sign_b
 
-    def deviation(self, value: Symbolic, elements: Index) -> tuple[Index, Array]:
-        """Variables and signs with `element = middle + radius·sign·e`, made on demand and kept.
-
-        An element that is already a multiple of one variable uses that one; any other gets a variable `e ∈ [−1, 1]` with the
-        row `|middle + radius·e − centre − linear·v| ≤ slack`.
-        """
-        fresh = np.unique(elements[value.variable[elements] == NONE])
-        if len(fresh):
-            self._reuse_single_variables(value, fresh)
-            fresh = fresh[value.variable[fresh] == NONE]
-        if len(fresh):
-            variables = self.builder.add_variables(len(fresh))
-            radius, affine = value.radius[fresh], value.affine
-            own = sparse.csr_matrix(
-                (radius, (np.arange(len(fresh)), variables)), shape=(len(fresh), self.builder.variables)
-            )
-            offset = affine.centre[fresh] - value.middle[fresh]
-            rows = own - self._columns(affine.linear)[fresh]
-            self.builder.add_rows(rows, offset - affine.slack[fresh], offset + affine.slack[fresh], variables)
-            value.variable[fresh] = variables
-        return value.variable[elements], value.sign[elements]
-
-    def _reuse_single_variables(self, value: Symbolic, elements: Index) -> None:
-        linear = value.affine.linear
-        count = np.diff(linear.indptr)[elements]
-        # Slack that is mere rounding is covered by the tolerance that proven bounds are moved outward by.
-        single = elements[(count == 1) & (value.affine.slack[elements] <= 1e-9 * value.radius[elements])]
-        if not len(single):
-            return
-        variables = linear.indices[linear.indptr[single]].astype(np.intp)
-        coefficients = linear.data[linear.indptr[single]]
-        middle = value.affine.centre[single] + coefficients * self.builder.middle[variables]
-        radius = np.abs(coefficients) * self.builder.reach[variables]
-        # Only if the range is the variable's own; else a new variable carries the tighter range.
-        same = (np.abs(middle - value.middle[single]) <= 1e-9 * radius) & (
-            np.abs(radius - value.radius[single]) <= 1e-9 * radius
-        )
-        value.variable[single[same]] = variables[same]
-        value.sign[single[same]] = np.sign(coefficients[same])
-
     # Kinks -----------------------------------------------------------------------------------------------------------
-
-    def _argument(self, z: Symbolic, elements: Index) -> tuple[Index, Array, Array]:
-        """Variables `v`, slopes and constants with `z = constant + slope·v`; a variable may be a gate, `e = 2v − 1`."""
-        variables, sign = self.deviation(z, elements)
-        slope, shift = self.unit(variables)
-        reach = sign * z.radius[elements]
-        return variables, reach * slope, z.middle[elements] + reach * shift
-
-    def unit(self, variables: Index) -> tuple[Array, Array]:
-        """Slope and shift of the normalised deviation `e ∈ [−1, 1]`: the variable itself, or `2g − 1` for a gate."""
-        gate = self.builder.integer[variables]
-        return np.where(gate, 2.0, 1.0), np.where(gate, -1.0, 0.0)
-
-    def _gates(self, z: Symbolic, elements: Index) -> Index:
-        """Binaries `g = 1[z > 0]` of the unstable elements: `z ≤ u·g`, `z ≥ l·(1 − g)`."""
-        fresh = elements[z.gate[elements] == NONE]
-        if len(fresh):
-            e, slope, middle = self._argument(z, fresh)
-            g = self.builder.add_variables(len(fresh), 0.0, 1.0, integer=True)
-            low, high = z.low[fresh], z.high[fresh]
-            self._rows((e, slope), (g, -high), upper=-middle, owner=g)
-            self._rows((e, slope), (g, low), lower=low - middle, owner=g)
-            z.gate[fresh] = g
-        return z.gate[elements]
 
     def _relu(self, node: Node, z: Symbolic) -> Symbolic:
         on, off = z.low >= 0, z.high <= 0
@@ -317,18 +184,15 @@ class Encoder:
             self._rows((y, half), (e, -slope), (g, -low), upper=middle - half - low, owner=y)
             self._rows((y, half), (g, -high), upper=-half, owner=y)
             centre[kink] = half
-            own = sparse.csr_matrix((half, (kink, y)), shape=(len(centre), self.builder.variables))
-            linear = self._columns(linear) + own
+            linear = self._columns(linear) + self.builder.matrix(kink, y, half, len(centre))
         return self._finish(node, Affine(centre, linear, slack), z)
 
     def _gate(self, node: Node, z: Symbolic) -> Symbolic:
         on, off = (z.low >= 0, z.high < 0) if node.attribute else (z.low > 0, z.high <= 0)
         kink = np.flatnonzero(~on & ~off)
         centre = np.where(on, 1.0, 0.0)
-        linear = sparse.csr_matrix((len(centre), self.builder.variables))
-        if len(kink):
-            g = self._gates(z, kink)
-            linear = sparse.csr_matrix((np.ones(len(kink)), (kink, g)), shape=(len(centre), self.builder.variables))
+        g = self._gates(z, kink)
+        linear = self.builder.matrix(kink, g, 1.0, len(centre))
         return self._finish(node, Affine(centre, linear, np.zeros(len(centre))), z)
 
     # Smooth functions ------------------------------------------------------------------------------------------------
@@ -359,10 +223,8 @@ class Encoder:
             centre[chosen] = values[:, 0] + 0.5 * rises.sum(axis=1)
             keep = np.ones(len(centre))
             keep[chosen] = 0.0
-            linear = sparse.diags(keep) @ self._columns(linear) + sparse.csr_matrix(
-                (0.5 * rises.ravel(), (np.repeat(chosen, count), own.ravel())),
-                shape=(len(centre), self.builder.variables),
-            )
+            parts = self.builder.matrix(np.repeat(chosen, count), own.ravel(), 0.5 * rises.ravel(), len(centre))
+            linear = sparse.diags(keep) @ self._columns(linear) + parts
         linear = sparse.csr_matrix(linear)
         linear.eliminate_zeros()
         return self._finish(node, Affine(centre, linear, slack), z)
@@ -379,11 +241,8 @@ class Encoder:
         values, function = SMOOTH[name].value(points), SMOOTH[name]
         gap = np.diff(points, axis=1).max(axis=1) * (1.0 + rounding(4))
         error = gap * gap / 8.0 * function.curvature(low, high) * (1.0 + rounding(4))
-        error = (
-            error
-            + smooth.margin(function, points, values).max(axis=1)
-            + rounding(4 * count + 8) * np.abs(values).max(axis=1)
-        )
+        error = error + smooth.margin(function, points, values).max(axis=1)
+        error = error + rounding(4 * count + 8) * np.abs(values).max(axis=1)
         n = len(elements)
         e = self.builder.add_variables(n * count).reshape(n, count)
         variables, slope, middle = self._argument(z, elements)
@@ -392,13 +251,8 @@ class Encoder:
         constant = points[:, 0] + 0.5 * steps.sum(axis=1)
         # Rounding of the points and of this row, as an allowance in the row itself.
         slip = rounding(4 * count) * np.maximum(np.abs(low), np.abs(high))
-        self._rows(
-            *terms,
-            (variables, -slope),
-            lower=middle - constant - slip,
-            upper=middle - constant + slip,
-            owner=e[:, 0],
-        )
+        ends = {"lower": middle - constant - slip, "upper": middle - constant + slip}
+        self._rows(*terms, (variables, -slope), owner=e[:, 0], **ends)
         for j in range(count - 1):
             b = self.builder.add_variables(n, 0.0, 1.0, integer=True)
             self._rows((e[:, j + 1], 0.5), (b, -1.0), upper=-0.5, owner=e[:, j + 1])
@@ -406,26 +260,6 @@ class Encoder:
         # What the allowance moves in `z`, the function moves at most by its largest slope.
         steepest = np.abs(np.diff(values, axis=1) / np.where(steps > 0, steps, 1.0)).max(axis=1)
         return e, values, error + slip * (steepest + gap * function.curvature(low, high))
-
-    def _rows(
-        self,
-        *terms: tuple[Index, Array | float],
-        owner: Index,
-        lower: Array | float = -np.inf,
-        upper: Array | float = np.inf,
-    ) -> None:
-        """One row per entry of the variable arrays: `lower ≤ Σ coefficient·variable ≤ upper`."""
-        count = len(owner)
-        rows = np.concatenate([np.arange(count)] * len(terms))
-        columns = np.concatenate([variables for variables, _ in terms])
-        data = np.concatenate([np.broadcast_to(coefficient, (count,)) for _, coefficient in terms])
-        matrix = sparse.csr_matrix((data, (rows, columns)), shape=(count, self.builder.variables))
-        self.builder.add_rows(matrix, lower, upper, owner)
-
-
-def rounding(terms: int) -> float:
-    """Relative error of a sum of `terms` products here, and once more in a training run that is to be enclosed."""
-    return 2.0 * gamma(terms + 8)
 
 
 def _broadcast_index(shape: Shape, target: Shape) -> Index:

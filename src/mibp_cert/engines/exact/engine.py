@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, final
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
 from mibp_cert.engines.exact.encode import Encoder, Symbolic
-from mibp_cert.engines.exact.solve import End, Task, bound_outputs
+from mibp_cert.engines.exact.solve import Declare, End, Task, bound_outputs
 from mibp_cert.engines.interval import IntervalEngine, enclose
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.engines.settings import EngineSettings, SolverSettings
@@ -84,10 +85,7 @@ class MibpEngine(Engine):
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
         start = time.perf_counter()
-
-        def declare(encoder: Encoder) -> dict[str, Symbolic]:
-            return declare_training(encoder, state, step, threat)
-
+        declare = partial(declare_training, box=state, step=step, threat=threat)
         found, report = bound_graph(
             step.graph, declare, self._treatments, self.settings, self.pool, progress=self.progress
         )
@@ -108,57 +106,33 @@ class MibpEngine(Engine):
         if wanted.enough is not None:
             low = np.where(known.sound, known.low, -np.inf)
             asked = asked & (asked & ~wanted.enough(low)).any(axis=1, keepdims=True)
-        elif not known.sound.all():
+        if not (asked.any() and state.usable) or (wanted.enough is None and not known.sound.all()):
             return known, report
-        if not (asked.any() and state.usable):
-            return known, report
-        rows = np.flatnonzero(asked.any(axis=1)) if wanted.enough is not None else np.arange(len(inputs.x))
-        if inputs.members is None and len(rows) < len(inputs.x):
-            found, report = self._solve(make, layout, state, inputs.take(rows), asked[rows], wanted)
-        else:
-            found, report = self._solve(make, layout, state, inputs, asked, wanted)
+        part, chosen = inputs, asked
+        if wanted.enough is not None and inputs.members is None:
+            rows = np.flatnonzero(asked.any(axis=1))
+            part, chosen = inputs.take(rows), asked[rows]
+        elements = np.flatnonzero(chosen.ravel())
+        brackets, report = bound_graph(
+            make(len(part.x)),
+            partial(declare_inputs, layout=layout, state=state, inputs=part),
+            self._treatments,
+            self.settings,
+            self.pool,
+            elements=elements,
+            enough=wanted.enough,
+        )
+        found = Interval(brackets.lower, brackets.upper)[elements]
         low, high = np.array(known.low), np.array(known.high)
         low[asked] = np.maximum(low[asked], found.low)
         if wanted.enough is None:
             high[asked] = np.minimum(high[asked], found.high)
         return Interval(low, high), report
 
-    def _solve(
-        self,
-        make: Maker,
-        layout: Layout,
-        state: ParameterSet,
-        inputs: Inputs,
-        asked: NDArray[np.bool_],
-        wanted: Wanted,
-    ) -> tuple[Interval, StepReport]:
-        """Proven bounds of the elements asked for, one after the other."""
-
-        def declare(encoder: Encoder) -> dict[str, Symbolic]:
-            return declare_inputs(encoder, layout, state, inputs)
-
-        def is_open(found: Brackets) -> NDArray[np.bool_]:
-            # A true value that is too small settles the element as well: its bound cannot be large enough.
-            assert wanted.enough is not None
-            return ~wanted.enough(found.lower) & wanted.enough(found.inner_low)
-
-        elements = np.flatnonzero(asked.ravel())
-        found, report = bound_graph(
-            make(len(inputs.x)),
-            declare,
-            self._treatments,
-            self.settings,
-            self.pool,
-            elements=elements,
-            is_open=None if wanted.enough is None else is_open,
-            both=wanted.enough is None,
-        )
-        return Interval(found.lower[elements], found.upper[elements]), report
-
 
 def declare_inputs(encoder: Encoder, layout: Layout, state: ParameterSet, inputs: Inputs) -> dict[str, Symbolic]:
     """Inputs of a graph over parameters and `x`: the parameter box, and the rows with their own threat's constraints."""
-    found = {name: encoder.box(tensor.low, tensor.high) for name, tensor in state.tensors(layout).items()}
+    found = _parameters(encoder, layout, state)
     if inputs.members is None:
         return {**found, "x": encoder.box(inputs.x, inputs.x)}
     x, _ = inputs.members.constraints(encoder.builder, np.arange(len(inputs.x), dtype=np.intp))
@@ -168,11 +142,16 @@ def declare_inputs(encoder: Encoder, layout: Layout, state: ParameterSet, inputs
 def declare_training(encoder: Encoder, box: ParameterSet, step: Step, threat: ThreatSet) -> dict[str, Symbolic]:
     """Inputs of a training graph: the parameter box and the threat's own constraints on the step's rows."""
     x, y = threat.constraints(encoder.builder, step.rows)
-    hull = threat.hull()
-    inputs = {name: encoder.box(tensor.low, tensor.high) for name, tensor in box.tensors(step.layout).items()}
-    inputs["x"] = encoder.declare(x, hull.x_low[step.rows], hull.x_high[step.rows])
-    inputs["y"] = encoder.declare(y, hull.y_low[step.rows], hull.y_high[step.rows])
-    return inputs
+    hull, rows = threat.hull(), step.rows
+    return {
+        **_parameters(encoder, step.layout, box),
+        "x": encoder.declare(x, hull.x_low[rows], hull.x_high[rows]),
+        "y": encoder.declare(y, hull.y_low[rows], hull.y_high[rows]),
+    }
+
+
+def _parameters(encoder: Encoder, layout: Layout, state: ParameterSet) -> dict[str, Symbolic]:
+    return {name: encoder.box(tensor.low, tensor.high) for name, tensor in state.tensors(layout).items()}
 
 
 @dataclass(eq=False)
@@ -199,8 +178,7 @@ class Brackets:
             self.inner_low[element] = min(self.inner_low[element], low.inner)
         if high.inner is not None:
             self.inner_high[element] = max(self.inner_high[element], high.inner)
-        for side, end in enumerate(ends):
-            self.proven[side, element] |= end.usable
+        self.proven[:, element] |= [end.usable for end in ends]
 
     def withdraw(self, plain_low: Array, plain_high: Array, tolerance: float = 0.0) -> int:
         """Where a true value lies outside of a "proven" bound, something was wrong: fall back to plain intervals there.
@@ -223,23 +201,23 @@ class Brackets:
 
 def bound_graph(
     graph: Graph,
-    declare: Callable[[Encoder], dict[str, Symbolic]],
+    declare: Declare,
     ladder: list[tuple[float, bool]],
     settings: SolverSettings,
     pool: WorkerPool,
     *,
     elements: NDArray[np.intp] | None = None,
-    is_open: Callable[[Brackets], NDArray[np.bool_]] | None = None,
-    both: bool = True,
+    enough: Callable[[Array], NDArray[np.bool_]] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> tuple[Brackets, StepReport]:
     """Bounds of the outputs of a graph (laid end to end), refined treatment by treatment.
 
-    `elements`: which outputs to solve for (default all); `is_open`: which of them deserve a finer treatment (default: honest gap
-    above the one asked for); `both`: also the upper ends.
+    `elements`: which outputs to solve for (default all). `enough`: lower ends alone, of those that are not large enough yet but
+    may be (default: both ends, until the honest gap is no more than the one asked for).
     """
     deadline = time.time() + settings.seconds_per_step
-    report = StepReport()
+    report, both = StepReport(), enough is None
+    per_element = 2 if both else 1
     brackets: Brackets | None = None
     left = asked = np.zeros(0, dtype=np.intp)
     for tolerance, bilinear in ladder:
@@ -250,14 +228,17 @@ def bound_graph(
             left = asked = np.arange(len(task.low), dtype=np.intp) if elements is None else elements
             _count_unstable(graph, values, report)
         brackets.lower, brackets.upper = np.maximum(brackets.lower, task.low), np.minimum(brackets.upper, task.high)
-        per_element = 2 if both else 1
         for done, (element, ends) in enumerate(bound_outputs(pool, task, left), start=1):
             brackets.take(element, ends)
             report.programs += per_element
             report.nodes += ends[0].nodes + ends[1].nodes
             progress(done * per_element, len(left) * per_element)
-        open_mask = brackets.gap(settings.floor).max(axis=0) > settings.gap if is_open is None else is_open(brackets)
-        left = left[open_mask[left]]
+        if enough is None:
+            is_open = brackets.gap(settings.floor).max(axis=0) > settings.gap
+        else:
+            # A true value that is too small settles the element as well: its bound cannot be large enough.
+            is_open = ~enough(brackets.lower) & enough(brackets.inner_low)
+        left = left[is_open[left]]
         log.debug("treatment %s: %d of %d outputs stay open", (tolerance, bilinear), len(left), len(asked))
         if not len(left) or time.time() >= deadline:
             break
@@ -266,16 +247,13 @@ def bound_graph(
     plain_low, plain_high = (
         np.concatenate([getattr(plain[n], e).ravel() for n in graph.outputs]) for e in ("low", "high")
     )
-    withdrawn = brackets.withdraw(
-        plain_low,
-        plain_high,
-        tolerance=4.0 * FEASIBILITY if task.program.free_rows()[0].shape[0] else 0.0,
-    )
+    # True values may break the data's own constraints by the solver's tolerance.
+    slip = 4.0 * FEASIBILITY if task.program.free_rows()[0].shape[0] else 0.0
+    withdrawn = brackets.withdraw(plain_low, plain_high, tolerance=slip)
     if withdrawn:
-        log.warning(
-            "%d bound(s) were contradicted by a true value and are replaced by plain interval bounds.", withdrawn
-        )
-    report.fallbacks = int((~brackets.proven[: 2 if both else 1, asked]).sum())
+        words = "%d bound(s) were contradicted by a true value and are replaced by plain interval bounds."
+        log.warning(words, withdrawn)
+    report.fallbacks = int((~brackets.proven[:per_element, asked]).sum())
     report.gap = brackets.gap(settings.floor)
     return brackets, report
 

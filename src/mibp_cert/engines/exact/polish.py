@@ -21,12 +21,13 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
+from mibp_cert.engines.exact.workspace import Symbolic
 from mibp_cert.engines.rounding import Array
 from mibp_cert.graph import Graph, Node, backward, evaluate, interpret, parse_spec
 from mibp_cert.graph.evaluate import TABLE
 from mibp_cert.graph.functions import SMOOTH
 from mibp_cert.solvers import FEASIBILITY
-from mibp_cert.solvers.program import Affine, Index, Program, with_columns
+from mibp_cert.solvers.program import Index, Program, with_columns
 
 MARGIN = 1e-6
 """How far past a kink a claimed gate is pushed, relative to the radius of its argument."""
@@ -37,12 +38,12 @@ TRUST = (1e-3, 0.05, 0.3, 2.0)
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Inputs of a graph as functions of deviations `v` of a program: `centre + linear·v`, clipped to their ranges."""
+    """Inputs of a graph as functions of deviations `v` of a program, `centre + linear·v`, clipped to their ranges; and the output
+    in question, number `element` of all outputs laid end to end."""
 
     graph: Graph
-    inputs: Mapping[str, Affine]
-    low: Mapping[str, Array]
-    high: Mapping[str, Array]
+    element: int
+    inputs: Mapping[str, Symbolic]
     program: Program
     limits: tuple[Any, Array, Array]
     """The data's own constraints on the variables in play: `low ≤ matrix·v ≤ high`, as (matrix, low, high)."""
@@ -63,75 +64,72 @@ class Point:
 
     def at(self, v: Array) -> dict[str, Array]:
         values = {}
-        for name, affine in self.inputs.items():
-            flat = affine.centre + with_columns(affine.linear, len(v)) @ v
-            values[name] = np.clip(flat.reshape(self.low[name].shape), self.low[name], self.high[name])
+        for name, known in self.inputs.items():
+            flat = known.affine.centre + with_columns(known.affine.linear, len(v)) @ v
+            values[name] = np.clip(flat.reshape(known.range.low.shape), known.range.low, known.range.high)
         return values
 
-    def value(self, v: Array, element: int) -> float:
-        """The output `element` (outputs laid end to end) at `v`, by ordinary evaluation; NaN where `v` is no member."""
+    def value(self, v: Array) -> float:
+        """The output at `v`, by ordinary evaluation; NaN where `v` is no member."""
         v = self.settled(v)
         if not self.allowed(v):
             return float("nan")
         outputs = evaluate(self.graph, self.at(v))
-        return float(np.concatenate([outputs[name].ravel() for name in self.graph.outputs])[element])
+        return float(np.concatenate([outputs[name].ravel() for name in self.graph.outputs])[self.element])
+
+
+@dataclass(frozen=True, eq=False)
+class Tangent:
+    """At a point: the gradient of `±output` (which is to grow), and of the claimed gates' arguments values, gradients, claimed
+    sides (±1) and margins; all in deviations `v`."""
+
+    gain: Array
+    arguments: Array
+    slopes: Array
+    side: Array
+    margins: Array
 
 
 def polish(
-    point: Point,
-    v: Array,
-    element: int,
-    maximise: bool,
-    gates: Mapping[int, Index],
-    radii: Mapping[int, Array],
-    target: float,
-    rounds: int = 8,
+    point: Point, v: Array, maximise: bool, gates: Mapping[int, tuple[Index, Array]], target: float, rounds: int = 8
 ) -> float:
-    """Best true value of an output found from `v`; stops once it reaches `target`.
+    """Best true value of the output found from `v`; stops once it reaches `target`.
 
-    `gates[n]` holds the program's binary for each element of node `n` (−1 where there is none), `radii[n]` the radius of that
-    node's range.
+    `gates[n]`: the program's binary for each element of node `n` (−1 where there is none), and the radii of that node's range.
     """
     sign = 1.0 if maximise else -1.0
+
+    def reached(v: Array) -> float:
+        value = sign * point.value(v)
+        return -np.inf if np.isnan(value) else value
+
     v = point.settled(v)
-    best = _nan_to(point.value(v, element), -sign * np.inf)
-    claims = {n: np.where(g >= 0, np.round(v[np.maximum(g, 0)]), np.nan) for n, g in gates.items()}
+    best = reached(v)
+    claims = {n: np.where(g >= 0, np.round(v[np.maximum(g, 0)]), np.nan) for n, (g, _) in gates.items()}
+    radii = {n: radius for n, (_, radius) in gates.items()}
     for number in range(rounds):
-        if sign * best >= sign * target:
+        if best >= sign * target:
             break
-        slope, arguments, slopes, margins = _linearise(point, v, element, claims, radii)
-        side = np.concatenate([2.0 * c[~np.isnan(c)] - 1.0 for c in claims.values()]) if claims else np.zeros(0)
-        moving = np.flatnonzero(((np.abs(slopes).sum(axis=0) + np.abs(slope)) > 0) & ~point.program.integer)
+        # Small moves keep second-order errors below the margin; where they do not, the margin grows from round to round.
+        tangent = _linearise(point, v, sign, claims, radii, 4.0**number)
+        moving = np.flatnonzero(
+            ((np.abs(tangent.slopes).sum(axis=0) + np.abs(tangent.gain)) > 0) & ~point.program.integer
+        )
         if not len(moving):
             break
-        move = None
-        # Small moves keep second-order errors below the margin; where they do not, the margin grows from round to round.
-        margins = margins * 4.0**number
-        settled = bool((side * arguments > 0).all())
-        for trust in TRUST[1:] if settled else TRUST:
-            move = _direction(sign * slope, side, arguments, slopes, margins, point, v, moving, trust)
-            if move is not None:
-                break
+        settled = bool((tangent.side * tangent.arguments > 0).all())
+        moves = (_direction(point, v, tangent, moving, trust) for trust in (TRUST[1:] if settled else TRUST))
+        move = next((move for move in moves if move is not None), None)
         if move is None:
             break
         v = v.copy()
         v[moving] = np.clip(v[moving] + move, point.program.lower[moving], point.program.upper[moving])
-        value = _nan_to(point.value(v, element), -sign * np.inf)
-        best = max(best, value) if maximise else min(best, value)
-    return best
+        best = max(best, reached(v))
+    return sign * best
 
 
-def _direction(
-    slope: Array,
-    side: Array,
-    arguments: Array,
-    slopes: Array,
-    margins: Array,
-    point: Point,
-    v: Array,
-    moving: Index,
-    trust: float,
-) -> Array | None:
+def _direction(point: Point, v: Array, tangent: Tangent, moving: Index, trust: float) -> Array | None:
+    """The module's linear program over the `moving` deviations; None where it has no solution."""
     low = np.maximum(point.program.lower[moving] - v[moving], -trust)
     high = np.minimum(point.program.upper[moving] - v[moving], trust)
     limits, limit_low, limit_high = point.limits
@@ -139,57 +137,60 @@ def _direction(
     touching = np.flatnonzero(np.diff(limits.indptr) > 0)
     limits, room = limits[touching], (limit_low[touching] - now[touching], limit_high[touching] - now[touching])
     below, above = np.isfinite(room[0]), np.isfinite(room[1])
-    own = -(side / np.maximum(np.abs(slopes[:, moving]).max(axis=1, initial=0.0), 1e-300))[:, None] * slopes[:, moving]
-    matrix = sparse.vstack([sparse.csr_matrix(own), limits[above], -limits[below]], format="csr")
-    scale = np.maximum(np.abs(slopes[:, moving]).max(axis=1, initial=0.0), 1e-300)
-    largest = max(float(np.abs(slope[moving]).max()), 1e-300)
-    right = np.concatenate(
-        [(side * arguments - margins) / scale, np.maximum(room[1][above], 0.0), np.maximum(-room[0][below], 0.0)]
-    )
-    gain = slope[moving] / largest
+    slopes, gain = tangent.slopes[:, moving], tangent.gain[moving]
+    scale = np.maximum(np.abs(slopes).max(axis=1, initial=0.0), 1e-300)
+    own = sparse.csr_matrix(-(tangent.side / scale)[:, None] * slopes)
+    matrix = sparse.vstack([own, limits[above], -limits[below]], format="csr")
+    ahead = (tangent.side * tangent.arguments - tangent.margins) / scale
+    right = np.concatenate([ahead, np.maximum(room[1][above], 0.0), np.maximum(-room[0][below], 0.0)])
+    gain = gain / max(float(np.abs(gain).max()), 1e-300)
     if not (np.isfinite(right).all() and np.isfinite(matrix.data).all() and np.isfinite(gain).all()):
         return None  # numbers too large to be told apart: the point stays where it is
-    result = linprog(
-        -gain,
-        A_ub=matrix if len(right) else None,
-        b_ub=right if len(right) else None,
-        bounds=np.stack([np.minimum(low, 0.0), np.maximum(high, 0.0)], axis=1),
-        method="highs",
-    )
+    ends = np.stack([np.minimum(low, 0.0), np.maximum(high, 0.0)], axis=1)
+    rows = {"A_ub": matrix, "b_ub": right} if len(right) else {}
+    result = linprog(-gain, **rows, bounds=ends, method="highs")
     return np.asarray(result.x) if result.status == 0 else None
 
 
-def _nan_to(value: float, other: float) -> float:
-    return other if np.isnan(value) else value
-
-
 def _linearise(
-    point: Point, v: Array, element: int, claims: Mapping[int, Array], radii: Mapping[int, Array]
-) -> tuple[Array, Array, Array, Array]:
-    """Gradient of the output, and values, gradients and margins of the claimed gates' arguments, in deviations `v`."""
-    values = _forced_values(point.graph, point.at(v), claims)
-    seeds: dict[int, list[tuple[int, int]]] = {}
-    arguments, margins, count = [], [], 1
-    for number, claim in claims.items():
-        for k in np.flatnonzero(~np.isnan(claim)).tolist():
-            seeds.setdefault(number, []).append((count, k))
-            arguments.append(values[number].ravel()[k])
-            margins.append(MARGIN * radii[number][k])
-            count += 1
-    offset = element
-    for number in point.graph.outputs.values():
-        size = values[number].size
-        if 0 <= offset < size:
-            seeds.setdefault(number, []).append((0, offset))
-            break
-        offset -= size
-    gradients = _reverse(point.graph, values, claims, seeds, count)
-    total = np.zeros((count, len(v)))
-    for name, affine in point.inputs.items():
-        flat = gradients.get(point.graph.inputs[name])
+    point: Point, v: Array, sign: float, claims: Mapping[int, Array], radii: Mapping[int, Array], grown: float
+) -> Tangent:
+    """The tangent at `v`, by reverse-mode derivatives of the output and of all claimed gates' arguments at once."""
+    graph, values = point.graph, _forced_values(point.graph, point.at(v), claims)
+    claimed = [(n, k) for n, claim in claims.items() for k in np.flatnonzero(~np.isnan(claim)).tolist()]
+    places = [_output_place(graph, values, point.element), *claimed]
+    start = {n: np.zeros((len(places), values[n].size)) for n in {n for n, _ in places}}
+    for scalar, (n, k) in enumerate(places):
+        start[n][scalar, k] += 1.0
+
+    def pull(number: int, node: Node, upstream: Array) -> list[tuple[int, Array]]:
+        if node.op in ("input", "const", "gate"):
+            return []
+        return list(zip(node.operands, _pull_back(node, upstream, values, claims), strict=True))
+
+    shaped = {n: own.reshape((len(places), *values[n].shape)) for n, own in start.items()}
+    gradients = backward(graph, shaped, pull)
+    total = np.zeros((len(places), len(v)))
+    for name, known in point.inputs.items():
+        flat = gradients.get(graph.inputs[name])
         if flat is not None:
-            total += (with_columns(affine.linear, len(v)).T @ flat.reshape(count, -1).T).T
-    return total[0], np.array(arguments), total[1:], np.array(margins)
+            total += (with_columns(known.affine.linear, len(v)).T @ flat.reshape(len(places), -1).T).T
+    return Tangent(
+        sign * total[0],
+        np.array([values[n].ravel()[k] for n, k in claimed]),
+        total[1:],
+        np.array([2.0 * claims[n][k] - 1.0 for n, k in claimed]),
+        np.array([MARGIN * radii[n][k] for n, k in claimed]) * grown,
+    )
+
+
+def _output_place(graph: Graph, values: list[Array], element: int) -> tuple[int, int]:
+    """Node and place of an output, of all laid end to end."""
+    for number in graph.outputs.values():
+        if element < values[number].size:
+            return number, element
+        element -= values[number].size
+    raise AssertionError("there is no such output")
 
 
 def _forced_values(graph: Graph, inputs: dict[str, Array], claims: Mapping[int, Array]) -> list[Array]:
@@ -206,29 +207,6 @@ def _forced_values(graph: Graph, inputs: dict[str, Array], claims: Mapping[int, 
         return value
 
     return interpret(graph, TABLE, inputs, engine="concrete", visit=force)
-
-
-def _reverse(
-    graph: Graph,
-    values: list[Array],
-    claims: Mapping[int, Array],
-    seeds: Mapping[int, list[tuple[int, int]]],
-    count: int,
-) -> dict[int, Array]:
-    """Reverse-mode derivatives of `count` scalars at once, by node; `seeds[n]` lists (scalar, element of node n)."""
-    start = {}
-    for number, places in seeds.items():
-        own = np.zeros((count, values[number].size))
-        for scalar, place in places:
-            own[scalar, place] += 1.0
-        start[number] = own.reshape((count, *values[number].shape))
-
-    def pull(number: int, node: Node, upstream: Array) -> list[tuple[int, Array]]:
-        if node.op in ("input", "const", "gate"):
-            return []
-        return list(zip(node.operands, _pull_back(node, upstream, values, claims), strict=True))
-
-    return backward(graph, start, pull)
 
 
 def _pull_back(node: Node, upstream: Array, values: list[Array], claims: Mapping[int, Array]) -> list[Array]:

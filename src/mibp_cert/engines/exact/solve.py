@@ -25,6 +25,9 @@ from mibp_cert.parallel import WorkerPool, split
 from mibp_cert.solvers import FEASIBILITY, Bound, Limits, Objective, Program, Status, failed, solver_named
 from mibp_cert.solvers.program import Affine, Index, with_columns
 
+Declare = Callable[[Encoder], dict[str, Symbolic]]
+"""Introduces the inputs of a graph."""
+
 
 @dataclass(frozen=True, eq=False)
 class End:
@@ -59,7 +62,7 @@ class Task:
     def encode(
         cls,
         graph: Graph,
-        declare: Callable[[Encoder], dict[str, Symbolic]],
+        declare: Declare,
         encoder: Encoder,
         settings: SolverSettings,
         deadline: float,
@@ -79,16 +82,18 @@ class Task:
         gates = {n: (value.gate, value.radius) for n, value in enumerate(values) if (value.gate >= 0).any()}
         return cls(graph, encoder.builder.finish(), inputs, output, low, high, gates, settings, deadline, both), values
 
+    def unproven(self, element: int) -> tuple[End, End]:
+        """The ends of an output that no solver said anything about."""
+        low, high = (End(float(ends[element]), None, Status.FAILED, 0, False) for ends in (self.low, self.high))
+        return low, high
+
 
 def bound_outputs(pool: WorkerPool, task: Task, elements: Index) -> Iterator[tuple[int, tuple[End, End]]]:
     """Lower and upper end of the listed outputs, in order of completion."""
     # Small groups balance the load; the program travels once per group.
     groups = split(elements.tolist(), max(1, math.ceil(len(elements) / 4)))
     for element, ends in pool.map(_bound_group, task, groups):
-        if ends is None:
-            low, high = float(task.low[element]), float(task.high[element])
-            ends = End(low, None, Status.FAILED, 0, False), End(high, None, Status.FAILED, 0, False)
-        yield element, ends
+        yield element, ends or task.unproven(element)
 
 
 def _bound_group(task: Task, elements: list[int]) -> list[tuple[End, End]]:
@@ -98,15 +103,11 @@ def _bound_group(task: Task, elements: list[int]) -> list[tuple[End, End]]:
 
 def _bound_element(task: Task, element: int) -> tuple[End, End]:
     span = slice(task.output.linear.indptr[element], task.output.linear.indptr[element + 1])
-    variables, values = task.output.linear.indices[span].astype(np.intp), task.output.linear.data[span]
-    program, numbers = task.program.cut(variables)
-    coefficients = np.zeros(task.program.variables)
-    coefficients[variables] = values
-    coefficients = coefficients[numbers]
+    program, numbers = task.program.cut(task.output.linear.indices[span].astype(np.intp))
+    coefficients = task.output.linear[element, numbers].toarray().ravel()
     scale = float(np.abs(coefficients).sum())
     if not math.isfinite(scale):
-        low, high = float(task.low[element]), float(task.high[element])
-        return End(low, None, Status.FAILED, 0, False), End(high, None, Status.FAILED, 0, False)
+        return task.unproven(element)
     scale = scale or 1.0  # an output that depends on nothing is its own bound
     objectives = [Objective(coefficients / scale, maximise) for maximise in ((False, True) if task.both else (False,))]
     bounds = _solve(task, program, objectives)
@@ -116,10 +117,9 @@ def _bound_element(task: Task, element: int) -> tuple[End, End]:
     for objective, bound in zip(objectives, bounds, strict=True):
         usable = math.isfinite(bound.proven)
         outer = limit = float(task.high[element] if objective.maximise else task.low[element])
-        if usable and objective.maximise:
-            outer = min(limit, base + scale * bound.proven + slack)
-        elif usable:
-            outer = max(limit, base + scale * bound.proven - slack)
+        if usable:
+            value = base + scale * bound.proven
+            outer = min(limit, value + slack) if objective.maximise else max(limit, value - slack)
         inner = None
         if bound.solution is not None:
             inner = _true_value(task, element, numbers, bound.solution, objective.maximise, outer)
@@ -155,16 +155,9 @@ def _true_value(
     v[numbers] = np.clip(solution, program.lower[numbers], program.upper[numbers])
     reached = np.zeros(program.variables, dtype=bool)
     reached[numbers] = True
-    point = Point(
-        task.graph,
-        {name: value.affine for name, value in task.inputs.items()},
-        {name: value.range.low for name, value in task.inputs.items()},
-        {name: value.range.high for name, value in task.inputs.items()},
-        program,
-        program.free_rows(reached),
-    )
-    gates = {node: np.where((g >= 0) & reached[g], g, -1) for node, (g, _) in task.gates.items()}
+    point = Point(task.graph, element, task.inputs, program, program.free_rows(reached))
+    gates = {node: (np.where((g >= 0) & reached[g], g, -1), radius) for node, (g, radius) in task.gates.items()}
     radius = max(0.5 * float(task.high[element] - task.low[element]), task.settings.floor)
     target = outer + (-0.5 if maximise else 0.5) * task.settings.gap * radius
-    best = polish(point, v, element, maximise, gates, {node: r for node, (_, r) in task.gates.items()}, target)
+    best = polish(point, v, maximise, gates, target)
     return best if math.isfinite(best) else None
