@@ -25,12 +25,11 @@ from mibp_cert.solvers import (
 
 NAMES = list(SOLVERS)
 UNLIMITED = Limits()
-RUNS_HERE = {"scip": "pyscipopt", "highs": "highspy", "gurobi": "gurobipy"}
 
 
 @pytest.fixture(params=NAMES)
 def solver(request: pytest.FixtureRequest) -> Solver:
-    if importlib.util.find_spec(RUNS_HERE[request.param]) is None:
+    if importlib.util.find_spec(SOLVERS[request.param].module) is None:
         pytest.skip(f"{request.param} is not installed")
     return solver_named(request.param)
 

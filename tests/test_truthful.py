@@ -340,13 +340,11 @@ def test_abstaining_cannot_be_mistaken_for_a_class() -> None:
 
 # Solvers --------------------------------------------------------------------------------------------------------------
 
-RUNS_HERE = {"scip": "pyscipopt", "highs": "highspy", "gurobi": "gurobipy"}
-
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_an_integer_variable_takes_every_whole_number_of_its_range(name: str) -> None:
     """max v + w with v + w ≤ 6.5 and v, w whole numbers in [0, 3]: 6."""
-    if importlib.util.find_spec(RUNS_HERE[name]) is None:
+    if importlib.util.find_spec(SOLVERS[name].module) is None:
         pytest.skip(f"{name} is not installed")
     program = Program(
         np.zeros(2),

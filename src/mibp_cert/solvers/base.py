@@ -26,6 +26,11 @@ INFINITE = 1e20
 """What solvers call infinite: a "bound" as large as this proves nothing (objectives are scaled to a radius of one)."""
 
 
+OPTIMALITY = 1e-9
+"""How far reduced costs may have the wrong sign: `n` variables of deviations in [−1, 1] then change a bound by at most `2n` times
+that, far below `FEASIBILITY` for the sizes that are solved here; every adapter sets it."""
+
+
 class Capability(Enum):
     """What a solver can handle beyond linear programs."""
 
@@ -93,7 +98,8 @@ class Solver(ABC):
 
     @abstractmethod
     def run(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
-        """Bound each objective over a program that has nothing but what the capabilities name; `FEASIBILITY` is to be set."""
+        """Bound each objective over a program that has nothing but what the capabilities name, with `FEASIBILITY` and
+        `OPTIMALITY` as the solver's tolerances."""
 
     @final
     def solve(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:

@@ -9,7 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, ended, failed
+from mibp_cert.solvers.base import (
+    FEASIBILITY,
+    OPTIMALITY,
+    Bound,
+    Capability,
+    Limits,
+    Objective,
+    Solver,
+    Status,
+    ended,
+    failed,
+)
 from mibp_cert.solvers.program import Program
 
 
@@ -31,6 +42,7 @@ class Highs(Solver):
             "threads": 1,
             "primal_feasibility_tolerance": FEASIBILITY,
             "mip_feasibility_tolerance": FEASIBILITY,
+            "dual_feasibility_tolerance": OPTIMALITY,
             "mip_rel_gap": 0.0,
             "mip_abs_gap": max(limits.gap, 1e-9),
             **({} if limits.nodes is None else {"mip_max_nodes": limits.nodes}),

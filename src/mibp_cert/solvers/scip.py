@@ -9,7 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, ended, failed
+from mibp_cert.solvers.base import (
+    FEASIBILITY,
+    OPTIMALITY,
+    Bound,
+    Capability,
+    Limits,
+    Objective,
+    Solver,
+    Status,
+    ended,
+    failed,
+)
 from mibp_cert.solvers.program import Program
 
 _STOPPED = ("timelimit", "nodelimit", "totalnodelimit", "stallnodelimit", "memlimit", "userinterrupt", "bestsollimit")
@@ -49,6 +60,7 @@ def _build(program: Program) -> tuple[Any, list[Any]]:
     model.setParam("randomization/randomseedshift", 0)
     model.setParam("parallel/maxnthreads", 1)
     model.setParam("numerics/feastol", FEASIBILITY)
+    model.setParam("numerics/dualfeastol", OPTIMALITY)
     if not len(program.triples):
         # The relaxation is nearly tight at the root: branching on a few gates is cheaper than cuts (1.9 s against 13 s).
         model.setPresolve(SCIP_PARAMSETTING.FAST)

@@ -31,8 +31,7 @@ from dataclasses import replace
 import numpy as np
 from scipy import sparse
 
-from mibp_cert.engines import interval
-from mibp_cert.engines import relax as smooth
+from mibp_cert.engines import interval, relax
 from mibp_cert.engines.exact.workspace import NONE, Symbolic, Workspace, rounding
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.graph import Graph, Node, Rule, interpret
@@ -198,13 +197,9 @@ class Encoder(Workspace):
     # Smooth functions ------------------------------------------------------------------------------------------------
 
     def _smooth(self, node: Node, z: Symbolic) -> Symbolic:
-        name, low, high = node.attribute, z.low, z.high
-        slope = smooth.secant(name, low, high)
-        bottom, top = smooth.bands(name, low, high, slope)
+        name, line = node.attribute, relax.smooth_line(node.attribute, z.low, z.high)
+        slope, bottom, top = line.slope, line.bottom, line.top
         plain = interval.TABLE["smooth"](node, z.range)
-        flat = ~(top - bottom < (plain.high - plain.low).ravel())
-        slope = np.where(flat, 0.0, slope)
-        bottom, top = np.where(flat, plain.low.ravel(), bottom), np.where(flat, plain.high.ravel(), top)
         middle = np.where(np.isfinite(top - bottom), 0.5 * (bottom + top), 0.0)
         half = np.nextafter(np.maximum(top - middle, middle - bottom) * (1.0 + rounding(2)), np.inf)
         size = np.abs(slope)
@@ -241,7 +236,7 @@ class Encoder(Workspace):
         values, function = SMOOTH[name].value(points), SMOOTH[name]
         gap = np.diff(points, axis=1).max(axis=1) * (1.0 + rounding(4))
         error = gap * gap / 8.0 * function.curvature(low, high) * (1.0 + rounding(4))
-        error = error + smooth.margin(function, points, values).max(axis=1)
+        error = error + relax.margin(function, points, values).max(axis=1)
         error = error + rounding(4 * count + 8) * np.abs(values).max(axis=1)
         n = len(elements)
         e = self.builder.add_variables(n * count).reshape(n, count)
