@@ -144,6 +144,7 @@ def sets_in(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "steps").glob("*.npz")}
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     """SIGKILL at random moments, again and again, until the run is over."""
     subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "whole")], check=True, timeout=120)
@@ -450,6 +451,7 @@ def test_wall_clock_limits_are_recorded_as_not_repeatable(tmp_path: Path) -> Non
     assert "wall-clock" in words["recomputed"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_steps_and_says_how_to_go_on(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -282,6 +282,7 @@ class _DeadlyProgram(Program):
         return super().cut(needed)
 
 
+@pytest.mark.slow
 def test_a_solver_that_aborts_its_process_costs_only_its_own_bounds(pool: WorkerPool) -> None:
     rng = np.random.default_rng(15)
     data = small_data(rng, rows=3)
