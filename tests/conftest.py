@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 from mibp_cert.data import Dataset
 from mibp_cert.engines import PREDICTIONS, Engine, EngineSettings, MibpEngine, SolverSettings
-from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
+from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps, train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.threats import LInf
@@ -55,6 +55,20 @@ def small_step(
     chosen = [np.arange(len(data))] if batches is None else batches
     loss = loss_named("hinge", network.logits)
     return network, trace_steps(network, loss, SGD(rate), len(data.classes), chosen)
+
+
+def stacked(members: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Datasets in one array of features and one of labels, members first: they are trained on at once."""
+    return np.stack([x for x, _ in members]), np.stack([y for _, y in members])
+
+
+def trainings(steps: Sequence[Step], begin: Any, members: Sequence[tuple[Any, Any]]) -> Iterator[Any]:
+    """Ordinary training on every member: after each step the states, members × entries."""
+    x, y = stacked(members)
+    states = np.broadcast_to(begin, (len(members), len(begin)))
+    for step in steps:
+        states = train_step(step, states, x[:, step.rows], y[:, step.rows])
+        yield states
 
 
 def random_case(seed: int, steps: int) -> tuple[Network, list[Step], ThreatSet, Any, np.random.Generator]:
