@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,14 @@ def _bounds(engine: Engine, p: Problem, threat: Any) -> list[Box]:
     return path
 
 
+@cache
+def _path(engine: str, name: str, seed: int, eps: float) -> tuple[Problem, Any, list[Box]]:
+    """The usual problem of this name, its threat and its bounds; several tests look at the same."""
+    p = problem(name, seed)
+    threat = p.threat(eps)
+    return p, threat, _bounds(ENGINES[engine](), p, threat)
+
+
 def _members(threat: Any, box: Box, rng: Any, count: int = 12) -> list[Any]:
     """Random members, and the datasets that push single parameters as far as the linear part of the bound says."""
     members = [threat.reference, *threat.sample(rng, count)]
@@ -63,9 +72,7 @@ def test_training_equals_pytorch(torch: Any, name: str) -> None:
 @pytest.mark.parametrize("eps", [0.0, 1e-9, 0.02, 0.2])
 def test_trained_models_lie_in_the_bounds(name: str, engine: str, eps: float) -> None:
     for seed in range(2):
-        p = problem(name, seed)
-        threat = p.threat(eps)
-        path = _bounds(ENGINES[engine](), p, threat)
+        p, threat, path = _path(engine, name, seed, eps)
         members = _members(threat, path[-1], np.random.default_rng(seed))
         for states, box in zip(trainings(p.steps(), p.begin, members), path, strict=True):
             assert box.contains(states)
@@ -89,8 +96,7 @@ def test_models_trained_by_pytorch_lie_in_the_bounds(torch: Any, name: str, engi
 @pytest.mark.parametrize("engine", ["crown", "relational"])
 def test_other_bounds_lie_within_interval_bounds(name: str, engine: str, eps: float) -> None:
     for seed in range(3):
-        p = problem(name, seed)
-        loose, tight = (_bounds(made(), p, p.threat(eps)) for made in (IntervalEngine, ENGINES[engine]))
+        loose, tight = (_path(made, name, seed, eps)[-1] for made in ("interval", engine))
         assert all(a.within(b) for a, b in zip(tight, loose, strict=True))
 
 

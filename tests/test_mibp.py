@@ -6,6 +6,7 @@ import math
 import os
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -217,15 +218,25 @@ def test_widths_shrink_on_a_convex_problem_where_intervals_grow(pool: WorkerPool
     assert wide_radii == pytest.approx([0.3, 0.4, 0.5], abs=1e-3)
 
 
-def test_a_solve_stopped_after_one_node_is_sound(pool: WorkerPool) -> None:
-    rng = np.random.default_rng(12)
+def _limited_case(seed: int) -> tuple[Box, Step, ThreatSet]:
+    rng = np.random.default_rng(seed)
     data = small_data(rng, rows=5)
     network, step = small_step(data, [4, 2], rate=0.5)
     theta = rng.normal(size=network.layout.size)
-    box, threat = Box(theta - 0.1, theta + 0.1), LInf(0.2).bind(data)
+    return Box(theta - 0.1, theta + 0.1), step, LInf(0.2).bind(data)
+
+
+@lru_cache
+def _limited_extremes(seed: int) -> tuple[Any, Any]:
+    box, step, threat = _limited_case(seed)
+    return search_step(step, box, threat)
+
+
+def test_a_solve_stopped_after_one_node_is_sound(pool: WorkerPool) -> None:
+    box, step, threat = _limited_case(12)
     limited = SolverSettings(gap=1e-3, nodes_per_program=1)
     loose, report = _advance(pool, box, step, threat, limited)
-    low, high = search_step(step, box, threat)
+    low, high = _limited_extremes(12)
     assert (loose.lower <= low).all()
     assert (high <= loose.upper).all()
     assert report.gap.max() > limited.gap  # the stop was felt, and the honest gap says so
@@ -240,15 +251,11 @@ def test_a_solve_stopped_after_one_node_is_sound(pool: WorkerPool) -> None:
     ],
 )
 def test_a_budget_of_zero_gives_the_pre_analysis_and_counts_it(settings: SolverSettings, pool: WorkerPool) -> None:
-    rng = np.random.default_rng(13)
-    data = small_data(rng, rows=5)
-    network, step = small_step(data, [4, 2], rate=0.5)
-    theta = rng.normal(size=network.layout.size)
-    box, threat = Box(theta - 0.1, theta + 0.1), LInf(0.2).bind(data)
+    box, step, threat = _limited_case(13)
     loose, report = _advance(pool, box, step, threat, settings)
     assert report.fallbacks > 0
     assert loose.within(IntervalEngine().advance(box, step, threat)[0])
-    low, high = search_step(step, box, threat)
+    low, high = _limited_extremes(13)
     assert (loose.lower <= low).all()
     assert (high <= loose.upper).all()
 
