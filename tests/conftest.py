@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mibp_cert import collective
 from mibp_cert.data import Dataset
 from mibp_cert.engines import PREDICTIONS, Engine, EngineSettings, MibpEngine, SolverSettings
+from mibp_cert.engines.exact import engine as exact_module
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps, train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.threats import LInf
+
+collective_module = sys.modules[collective.__module__]
+"""The package's function hides the module of the same name."""
 
 
 @pytest.fixture
@@ -32,6 +39,15 @@ def pool() -> Iterator[WorkerPool]:
     """Worker processes shared by the tests."""
     with WorkerPool(2) as workers:
         yield workers
+
+
+@pytest.fixture
+def one_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
+    """The tests' own workers for every question and every run, instead of new ones for each."""
+    monkeypatch.setattr(collective_module, "WorkerPool", lambda jobs=None, parallel="local": nullcontext(pool))
+    monkeypatch.setattr(exact_module, "WorkerPool", lambda jobs=None, parallel="local": pool)
+    monkeypatch.setattr(exact_module.MibpEngine, "close", lambda self: None)
+    return pool
 
 
 def predictor(method: str, pool: WorkerPool | None = None, settings: SolverSettings | None = None) -> Engine:

@@ -126,6 +126,7 @@ def test_no_threat_means_nothing_abstains() -> None:
     assert run.test.certification_rate() == 1.0
 
 
+@pytest.mark.usefixtures("one_pool")
 def test_unrolled_run_covers_all_steps() -> None:
     data = two_moons(0, sizes=(6, 5, 5))
     run = certify_training(Network.mlp([2, 2, 1]), data, LInf(0.02), Training(3, 6), "mibp", unroll=2)

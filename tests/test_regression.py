@@ -103,6 +103,7 @@ def test_regressions_on_members_stay_inside(name: str, engine: str, sizes: list[
         assert all(state <= rational(at.upper))
 
 
+@pytest.mark.usefixtures("one_pool")
 @pytest.mark.parametrize("method", ["interval", "crown", "relational", "exact"])
 def test_every_model_predicts_within_the_certified_ranges(method: str) -> None:
     parts = [_data(seed, rows) for seed, rows in ((0, 12), (1, 5), (2, 4))]
