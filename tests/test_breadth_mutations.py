@@ -39,7 +39,7 @@ def _escapes(engine: Engine, name: str, eps: float) -> bool:
         threat, box = p.threat(eps), Box.point(p.begin)
         rng = np.random.default_rng(seed)
         members = [threat.reference, *threat.sample(rng, 40)]
-        steps = p.steps
+        steps = p.steps()
         for step, states in zip(steps, trainings(steps, p.begin, members), strict=True):
             box, _ = engine.advance(box, step, threat)
             if not box.contains(states):

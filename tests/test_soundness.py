@@ -49,7 +49,7 @@ def test_breadth_hunt(name: str, made: type[Engine]) -> None:
         threat = p.threat(float(rng.choice([0.0, 1e-12, 1e-4, 0.03, 0.3, 1.0])))
         begin = p.begin * float(rng.choice([1e-3, 1.0, 5.0]))
         members = threat.sample(rng, 12)
-        box, steps = Box.point(begin), p.steps
+        box, steps = Box.point(begin), p.steps()
         for step, states in zip(steps, trainings(steps, begin, members), strict=True):
             box, _ = made().advance(box, step, threat)
             if not (np.isfinite(box.lower).all() and np.isfinite(box.upper).all()):
@@ -65,7 +65,7 @@ def test_mibp_breadth_hunt(name: str, pool: WorkerPool) -> None:
         p = problem(name, seed, steps=2, rows=3)
         threat, rng = p.threat(0.1), np.random.default_rng(seed)
         engine = MibpEngine(SolverSettings(seconds_per_step=6.0), pool=pool)
-        box, plain, steps = Box.point(p.begin), Box.point(p.begin), p.steps
+        box, plain, steps = Box.point(p.begin), Box.point(p.begin), p.steps()
         for step, states in zip(steps, trainings(steps, p.begin, threat.sample(rng, 60)), strict=True):
             box, _ = engine.advance(box, step, threat)
             plain, _ = IntervalEngine().advance(plain, step, threat)
