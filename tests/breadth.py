@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,10 @@ class Problem:
     theta: Any
 
     def steps(self) -> list[Step]:
+        return self._traced
+
+    @cached_property
+    def _traced(self) -> list[Step]:
         loss = loss_named(self.loss, self.network.logits)
         outputs = self.data.one_hot.shape[1]
         return [

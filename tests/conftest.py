@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mibp_cert import collective
 from mibp_cert.data import Dataset
 from mibp_cert.engines import PREDICTIONS, Engine, EngineSettings, MibpEngine, SolverSettings
-from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
+from mibp_cert.engines.exact import engine as exact_module
+from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps, train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.threats import LInf
+
+collective_module = sys.modules[collective.__module__]
+"""The package's function hides the module of the same name."""
 
 
 @pytest.fixture
@@ -32,6 +39,15 @@ def pool() -> Iterator[WorkerPool]:
     """Worker processes shared by the tests."""
     with WorkerPool(2) as workers:
         yield workers
+
+
+@pytest.fixture
+def one_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
+    """The tests' own workers for every question and every run, instead of new ones for each."""
+    monkeypatch.setattr(collective_module, "WorkerPool", lambda jobs=None, parallel="local": nullcontext(pool))
+    monkeypatch.setattr(exact_module, "WorkerPool", lambda jobs=None, parallel="local": pool)
+    monkeypatch.setattr(exact_module.MibpEngine, "close", lambda self: None)
+    return pool
 
 
 def predictor(method: str, pool: WorkerPool | None = None, settings: SolverSettings | None = None) -> Engine:
@@ -55,6 +71,20 @@ def small_step(
     chosen = [np.arange(len(data))] if batches is None else batches
     loss = loss_named("hinge", network.logits)
     return network, trace_steps(network, loss, SGD(rate), len(data.classes), chosen)
+
+
+def stacked(members: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Datasets in one array of features and one of labels, members first: they are trained on at once."""
+    return np.stack([x for x, _ in members]), np.stack([y for _, y in members])
+
+
+def trainings(steps: Sequence[Step], begin: Any, members: Sequence[tuple[Any, Any]]) -> Iterator[Any]:
+    """Ordinary training on every member: after each step the states, members × entries."""
+    x, y = stacked(members)
+    states = np.broadcast_to(begin, (len(members), len(begin)))
+    for step in steps:
+        states = train_step(step, states, x[:, step.rows], y[:, step.rows])
+        yield states
 
 
 def random_case(seed: int, steps: int) -> tuple[Network, list[Step], ThreatSet, Any, np.random.Generator]:

@@ -144,6 +144,7 @@ def sets_in(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "steps").glob("*.npz")}
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     """SIGKILL at random moments, again and again, until the run is over."""
     subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "whole")], check=True, timeout=120)
@@ -333,6 +334,7 @@ def test_the_second_opinion_alone_catches_a_wrong_set(finished: Path, tmp_path: 
     assert "step 6" in found["second opinion"].words
 
 
+@pytest.mark.usefixtures("one_pool")
 @pytest.mark.parametrize("engine", ["interval", "crown", "mibp"])
 def test_the_second_opinion_catches_a_box_that_is_too_small(engine: str, tmp_path: Path) -> None:
     """Boxes between steps, drawn in to a third around their centre: single corners and datasets show that they are wrong."""
@@ -372,6 +374,7 @@ def test_verify_evaluates_points_of_every_step_and_raises_no_false_alarm(name: s
     assert points >= steps > 0
 
 
+@pytest.mark.usefixtures("one_pool")
 def test_verify_of_the_exact_step_asks_only_about_datasets_that_the_rules_allow(tmp_path: Path) -> None:
     def one_up_one_down(m: Any) -> None:
         """At most one cell is too low, and at most one too high."""
@@ -442,6 +445,7 @@ def test_an_unfinished_run_is_verified_as_far_as_it_goes(finished: Path, tmp_pat
         mc.load_run(folder)
 
 
+@pytest.mark.usefixtures("one_pool")
 def test_wall_clock_limits_are_recorded_as_not_repeatable(tmp_path: Path) -> None:
     limited = mc.SolverSettings(seconds_per_step=0.5, jobs=1)
     run = mc.certify_training(*request(mc.LInf(0.02), "mibp"), solver=limited, run_dir=tmp_path, attacked=False)
@@ -450,6 +454,7 @@ def test_wall_clock_limits_are_recorded_as_not_repeatable(tmp_path: Path) -> Non
     assert "wall-clock" in words["recomputed"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_steps_and_says_how_to_go_on(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import torch_oracle
 from breadth import NAMES, Problem, problem
-from conftest import small_data
+from conftest import small_data, trainings
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.data import two_moons
 from mibp_cert.doors import certify_training
@@ -21,7 +22,7 @@ from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UnsupportedOperation
-from mibp_cert.nets import SGD, Linear, Network, Tanh, Training, loss_named, run_steps, trace_steps, train_step
+from mibp_cert.nets import SGD, Linear, Network, Tanh, Training, loss_named, run_steps, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.threats import Budget, LInf
 from oracles import digits, rational, search_step, train_rational
@@ -37,6 +38,14 @@ def _bounds(engine: Engine, p: Problem, threat: Any) -> list[Box]:
         box.check(step.layout, number)
         path.append(box)
     return path
+
+
+@cache
+def _path(engine: str, name: str, seed: int, eps: float) -> tuple[Problem, Any, list[Box]]:
+    """The usual problem of this name, its threat and its bounds; several tests look at the same."""
+    p = problem(name, seed)
+    threat = p.threat(eps)
+    return p, threat, _bounds(ENGINES[engine](), p, threat)
 
 
 def _members(threat: Any, box: Box, rng: Any, count: int = 12) -> list[Any]:
@@ -63,14 +72,10 @@ def test_training_equals_pytorch(torch: Any, name: str) -> None:
 @pytest.mark.parametrize("eps", [0.0, 1e-9, 0.02, 0.2])
 def test_trained_models_lie_in_the_bounds(name: str, engine: str, eps: float) -> None:
     for seed in range(2):
-        p = problem(name, seed)
-        threat = p.threat(eps)
-        path = _bounds(ENGINES[engine](), p, threat)
-        for x, y in _members(threat, path[-1], np.random.default_rng(seed)):
-            state = p.begin
-            for step, box in zip(p.steps(), path, strict=True):
-                state = train_step(step, state, x[step.rows], y[step.rows])
-                assert box.contains(state)
+        p, threat, path = _path(engine, name, seed, eps)
+        members = _members(threat, path[-1], np.random.default_rng(seed))
+        for states, box in zip(trainings(p.steps(), p.begin, members), path, strict=True):
+            assert box.contains(states)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -91,8 +96,7 @@ def test_models_trained_by_pytorch_lie_in_the_bounds(torch: Any, name: str, engi
 @pytest.mark.parametrize("engine", ["crown", "relational"])
 def test_other_bounds_lie_within_interval_bounds(name: str, engine: str, eps: float) -> None:
     for seed in range(3):
-        p = problem(name, seed)
-        loose, tight = (_bounds(made(), p, p.threat(eps)) for made in (IntervalEngine, ENGINES[engine]))
+        loose, tight = (_path(made, name, seed, eps)[-1] for made in ("interval", engine))
         assert all(a.within(b) for a, b in zip(tight, loose, strict=True))
 
 
@@ -127,18 +131,15 @@ def test_momentum_and_decay_never_invert_a_bound_in_200_steps(engine: str, momen
     threat, made = LInf(0.02).bind(data), ENGINES[engine]()
     begin = np.zeros(step.layout.size)
     begin[: network.layout.size] = network.initialise(1)
-    members = [threat.reference, *threat.sample(rng, 12)]
-    states = np.broadcast_to(begin, (len(members), len(begin)))
-    x, y = np.stack([m[0] for m in members]), np.stack([m[1] for m in members])
     box: Box = Box.point(begin)
-    for number in range(1, 201):
+    paths = trainings([step] * 200, begin, [threat.reference, *threat.sample(rng, 12)])
+    for number, states in enumerate(paths, start=1):
         box, _ = made.advance(box, step, threat)
         if not np.isfinite(box.radius).all():
             assert engine != "relational" or product > 1 + momentum  # only there do real models diverge as well
             break
         box.check(step.layout, number)
-        states = train_step(step, states, x, y)
-        assert ((box.lower <= states) & (states <= box.upper)).all()
+        assert box.contains(states)
 
 
 def test_velocity_is_correlated_with_the_parameters() -> None:
@@ -183,11 +184,8 @@ def test_exact_bounds_hold_every_model_and_lie_within_interval_bounds(name: str,
     engine = MibpEngine(SolverSettings(seconds_per_step=3.0), pool=pool)
     exact, plain = _bounds(engine, p, threat), _bounds(IntervalEngine(), p, threat)
     assert all(a.within(b) for a, b in zip(exact, plain, strict=True))
-    for x, y in threat.sample(rng, 60):
-        state = p.begin
-        for step, box in zip(p.steps(), exact, strict=True):
-            state = train_step(step, state, x[step.rows], y[step.rows])
-            assert box.contains(state)
+    for states, box in zip(trainings(p.steps(), p.begin, threat.sample(rng, 60)), exact, strict=True):
+        assert box.contains(states)
 
 
 @pytest.mark.parametrize("name", ["linear", "relu, one logit", "squared error"])
@@ -227,15 +225,13 @@ def test_a_wide_softmax_stays_between_zero_and_one() -> None:
     threat = LInf(0.3).bind(data)
     for name, made in ENGINES.items():
         box: Box = Box.point(6.0 * network.initialise(0))
-        models = [box.lower] * 10
         members = threat.sample(np.random.default_rng(1), 10)
-        for number in range(1, 13):
+        for number, models in enumerate(trainings([step] * 12, box.lower, members), start=1):
             box, _ = made().advance(box, step, threat)
             box.check(step.layout, number)
             # One step moves a parameter by at most the rate times the largest input, whatever the shares are.
             assert box.radius.max() <= number * 3.0 * 4.0, name
-            models = [train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
-            assert all(box.contains(m) for m in models)
+            assert box.contains(models)
 
 
 def test_row_budgets_of_smooth_losses_keep_what_belongs_to_a_row() -> None:
@@ -248,11 +244,9 @@ def test_row_budgets_of_smooth_losses_keep_what_belongs_to_a_row() -> None:
         engine, box = RelationalEngine(RelationalSettings(cases=0)), Box.point(network.initialise(0))
         rng = np.random.default_rng(0)
         members = [*threat.sample(rng, 30), *(threat.worst(rng.normal(size=threat.noise().symbols)) for _ in range(30))]
-        models = [box.lower] * len(members)
-        for _ in range(5):
+        for models in trainings([step] * 5, box.lower, members):
             box, _ = engine.advance(box, step, threat)
-            models = [train_step(step, m, x, y) for m, (x, y) in zip(models, members, strict=True)]
-            assert all(box.contains(m) for m in models)
+            assert box.contains(models)
         radius[name] = float(box.radius.mean())
     assert 4 * radius["one row"] < radius["all rows"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from breadth import problem
-from conftest import small_data
+from conftest import small_data, trainings
 from mibp_cert.data import Dataset
 from mibp_cert.engines import SolverSettings, crown
 from mibp_cert.engines import relax as smooth
@@ -26,7 +26,7 @@ from mibp_cert.engines.relational.rules import AffineRules
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.graph import GraphBuilder, evaluate, interpret
 from mibp_cert.graph.functions import SMOOTH
-from mibp_cert.nets import SGD, Layout, Network, Step, loss_named, run_steps, trace_steps, train_step
+from mibp_cert.nets import SGD, Layout, Network, Step, loss_named, run_steps, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.threats import Budget, LabelFlips, LInf
 from oracles import search_step
@@ -39,13 +39,10 @@ def _escapes(engine: Engine, name: str, eps: float) -> bool:
         threat, box = p.threat(eps), Box.point(p.begin)
         rng = np.random.default_rng(seed)
         members = [threat.reference, *threat.sample(rng, 40)]
-        states = [p.begin] * len(members)
-        for step in p.steps():
+        steps = p.steps()
+        for step, states in zip(steps, trainings(steps, p.begin, members), strict=True):
             box, _ = engine.advance(box, step, threat)
-            states = [
-                train_step(step, s, x[step.rows], y[step.rows]) for s, (x, y) in zip(states, members, strict=True)
-            ]
-            if not all(box.contains(state) for state in states):
+            if not box.contains(states):
                 return True
     return False
 
@@ -138,11 +135,9 @@ def _budget_escapes(engine: Engine, threat: Any) -> bool:
         rng = np.random.default_rng(seed)
         members = [bound.worst(rng.normal(size=bound.noise().symbols)) for _ in range(80)]
         box: Box = Box.point(theta)
-        states = [theta] * len(members)
-        for _ in range(2):
+        for states in trainings([step] * 2, theta, members):
             box, _ = engine.advance(box, step, bound)
-            states = [train_step(step, s, x, y) for s, (x, y) in zip(states, members, strict=True)]
-            if not all(box.contains(s) for s in states):
+            if not box.contains(states):
                 return True
     return False
 

@@ -31,11 +31,8 @@ def _workers(pid: int) -> list[int]:
 
 
 def test_json_holds_the_contract(tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-    result = _run(*QUICK, "--json", str(path), "--seed", "3")
-    assert result.returncode == 0, result.stderr
-    assert "certified accuracy" in result.stdout
-    plain = json.loads(path.read_text())
+    plain, text = _certified(tmp_path, *QUICK[1:], "--seed", "3")
+    assert "certified accuracy" in text
     assert plain["dataset"] == "two-moons"
     assert plain["engine"] == "interval"
     assert plain["seed"] == 3
@@ -103,6 +100,7 @@ def test_unknown_data_set_names_the_known_ones(
     assert "called 'three-moons'; data sets are two-moons" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_doctor_lists_solvers() -> None:
     result = CliRunner().invoke(cli.app, ["doctor"])
     assert result.exit_code == 0
@@ -136,6 +134,7 @@ def _wait_for_workers(process: subprocess.Popen[str]) -> list[int]:
     raise AssertionError("no workers were started")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 def test_a_worker_killed_in_the_middle_of_a_step_does_not_stop_the_run(tmp_path: Path) -> None:
     process, path = _start(tmp_path)
@@ -148,6 +147,7 @@ def test_a_worker_killed_in_the_middle_of_a_step_does_not_stop_the_run(tmp_path:
     assert isinstance(plain["solver"]["fallbacks"], int)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 def test_interrupt_stops_within_seconds_and_leaves_no_worker(tmp_path: Path) -> None:
     process, path = _start(tmp_path, "--epochs", "50")

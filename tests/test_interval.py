@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import small_data, small_step
+from conftest import small_data, small_step, trainings
 from mibp_cert.engines import interval
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.interval import IntervalEngine, enclose
@@ -224,7 +224,8 @@ def test_a_wrong_rule_is_caught_by_containment(monkeypatch: pytest.MonkeyPatch, 
 
     def outside() -> bool:
         boxes = _boxes(Box.point(theta), [step] * 3, threat)
-        return any(not boxes[-1].contains(run_steps([step] * 3, theta, x, y)) for x, y in members)
+        *_, states = trainings([step] * 3, theta, members)
+        return not boxes[-1].contains(states)
 
     assert not outside()
     monkeypatch.setitem(interval.TABLE, name, rule)

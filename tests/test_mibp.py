@@ -6,12 +6,13 @@ import math
 import os
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from conftest import small_data, small_step
+from conftest import small_data, small_step, trainings
 from mibp_cert.data import Dataset
 from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box
@@ -21,7 +22,7 @@ from mibp_cert.engines.exact.engine import Brackets, MibpEngine, bound_graph, de
 from mibp_cert.engines.exact.solve import End, Task
 from mibp_cert.engines.interval import IntervalEngine, enclose
 from mibp_cert.engines.rounding import Interval
-from mibp_cert.nets import SGD, Network, Step, loss_named, run_steps, trace_steps, train_step
+from mibp_cert.nets import SGD, Network, Step, loss_named, run_steps, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.solvers import Bound, Objective, Program, Scip, Status, failed
@@ -127,31 +128,28 @@ def test_models_trained_on_members_stay_inside(sizes: list[int], batches: Any, p
         plain, _ = IntervalEngine().advance(plain, step, threat)
         assert box.within(plain)
     attacks = _corner_attacks(steps, theta, threat, rng)
-    for x, y in [*threat.sample(rng, 60), *attacks]:
-        assert threat.contains(x, y)
-        point = theta
-        for step, box in zip(steps, boxes, strict=True):
-            point = train_step(step, point, x[step.rows], y[step.rows])
-            assert box.contains(point)
+    members = [*threat.sample(rng, 60), *attacks]
+    assert all(threat.contains(x, y) for x, y in members)
+    for states, box in zip(trainings(steps, theta, members), boxes, strict=True):
+        assert box.contains(states)
 
 
 def _corner_attacks(
     steps: list[Step], theta: Any, threat: ThreatSet, rng: np.random.Generator
 ) -> list[tuple[Any, Any]]:
     """For each parameter and direction, the corner that a few rounds of coordinate flips push furthest."""
-    hull, attacks = threat.hull(), []
-    for index in range(len(theta)):
-        for sign in (-1.0, 1.0):
-            corner = rng.random(hull.x_low.shape) < 0.5
-            best = -math.inf
-            for _ in range(60):
-                flipped = corner ^ (rng.random(corner.shape) < 0.2)
-                x = np.where(flipped, hull.x_high, hull.x_low)
-                value = sign * run_steps(steps, theta, x, hull.y_low)[index]
-                if value > best:
-                    best, corner = value, flipped
-            attacks.append((np.where(corner, hull.x_high, hull.x_low), hull.y_low))
-    return attacks
+    hull = threat.hull()
+    index, sign = np.repeat(np.arange(len(theta)), 2), np.tile([-1.0, 1.0], len(theta))
+    corners = rng.random((len(index), *hull.x_low.shape)) < 0.5
+    best = np.full(len(index), -math.inf)
+    for _ in range(60):
+        flipped = corners ^ (rng.random(corners.shape) < 0.2)
+        members = [(x, hull.y_low) for x in np.where(flipped, hull.x_high, hull.x_low)]
+        *_, states = trainings(steps, theta, members)
+        values = sign * states[np.arange(len(index)), index]
+        better = values > best
+        best, corners[better] = np.where(better, values, best), flipped[better]
+    return [(x, hull.y_low) for x in np.where(corners, hull.x_high, hull.x_low)]
 
 
 def test_models_trained_by_pytorch_stay_inside(torch: Any, pool: WorkerPool) -> None:
@@ -194,8 +192,8 @@ def test_two_steps_in_one_program_are_at_least_as_tight(pool: WorkerPool) -> Non
     assert (together.upper <= apart.upper + slack).all()
     assert together.radius.sum() < 0.999 * apart.radius.sum()
     assert report.gap.max() <= 1e-2
-    for x, y in threat.sample(rng, 60):
-        assert together.contains(run_steps([single, single], theta, x, y))
+    *_, states = trainings([single, single], theta, threat.sample(rng, 60))
+    assert together.contains(states)
 
 
 def test_widths_shrink_on_a_convex_problem_where_intervals_grow(pool: WorkerPool) -> None:
@@ -220,15 +218,25 @@ def test_widths_shrink_on_a_convex_problem_where_intervals_grow(pool: WorkerPool
     assert wide_radii == pytest.approx([0.3, 0.4, 0.5], abs=1e-3)
 
 
-def test_a_solve_stopped_after_one_node_is_sound(pool: WorkerPool) -> None:
-    rng = np.random.default_rng(12)
+def _limited_case(seed: int) -> tuple[Box, Step, ThreatSet]:
+    rng = np.random.default_rng(seed)
     data = small_data(rng, rows=5)
     network, step = small_step(data, [4, 2], rate=0.5)
     theta = rng.normal(size=network.layout.size)
-    box, threat = Box(theta - 0.1, theta + 0.1), LInf(0.2).bind(data)
+    return Box(theta - 0.1, theta + 0.1), step, LInf(0.2).bind(data)
+
+
+@lru_cache
+def _limited_extremes(seed: int) -> tuple[Any, Any]:
+    box, step, threat = _limited_case(seed)
+    return search_step(step, box, threat)
+
+
+def test_a_solve_stopped_after_one_node_is_sound(pool: WorkerPool) -> None:
+    box, step, threat = _limited_case(12)
     limited = SolverSettings(gap=1e-3, nodes_per_program=1)
     loose, report = _advance(pool, box, step, threat, limited)
-    low, high = search_step(step, box, threat)
+    low, high = _limited_extremes(12)
     assert (loose.lower <= low).all()
     assert (high <= loose.upper).all()
     assert report.gap.max() > limited.gap  # the stop was felt, and the honest gap says so
@@ -243,15 +251,11 @@ def test_a_solve_stopped_after_one_node_is_sound(pool: WorkerPool) -> None:
     ],
 )
 def test_a_budget_of_zero_gives_the_pre_analysis_and_counts_it(settings: SolverSettings, pool: WorkerPool) -> None:
-    rng = np.random.default_rng(13)
-    data = small_data(rng, rows=5)
-    network, step = small_step(data, [4, 2], rate=0.5)
-    theta = rng.normal(size=network.layout.size)
-    box, threat = Box(theta - 0.1, theta + 0.1), LInf(0.2).bind(data)
+    box, step, threat = _limited_case(13)
     loose, report = _advance(pool, box, step, threat, settings)
     assert report.fallbacks > 0
     assert loose.within(IntervalEngine().advance(box, step, threat)[0])
-    low, high = search_step(step, box, threat)
+    low, high = _limited_extremes(13)
     assert (loose.lower <= low).all()
     assert (high <= loose.upper).all()
 
@@ -282,6 +286,7 @@ class _DeadlyProgram(Program):
         return super().cut(needed)
 
 
+@pytest.mark.slow
 def test_a_solver_that_aborts_its_process_costs_only_its_own_bounds(pool: WorkerPool) -> None:
     rng = np.random.default_rng(15)
     data = small_data(rng, rows=3)
@@ -366,7 +371,7 @@ def test_kinks_met_exactly_within_a_threat(solver: str, pool: WorkerPool) -> Non
     theta = np.array([0.75, 0.125, 1, 0.875, 0.25, 1, 0, -0.5, -0.5, -0.75, -1, 0.75, 1])
     threat = LInf(0.2, rows=[0, 1]).bind(data)
     box, _ = _advance(pool, Box.point(theta), step, threat, SolverSettings(solver))
-    assert all(box.contains(run_steps([step], theta, x, y)) for x, y in threat.sample(np.random.default_rng(0), 100))
+    assert all(box.contains(s) for s in trainings([step], theta, threat.sample(np.random.default_rng(0), 100)))
 
 
 @pytest.mark.parametrize("solver", ["scip", "highs"])
@@ -376,7 +381,7 @@ def test_a_gate_that_is_the_argument_of_a_later_gate(solver: str, pool: WorkerPo
     theta = np.array([0, 0, 0.1, -0.06, 0, 0.9])
     threat = LInf(0.2, rows=[0], columns=[0]).bind(data)
     box, report = _advance(pool, Box.point(theta), step, threat, SolverSettings(solver))
-    assert all(box.contains(run_steps([step], theta, x, y)) for x, y in threat.sample(np.random.default_rng(0), 60))
+    assert all(box.contains(s) for s in trainings([step], theta, threat.sample(np.random.default_rng(0), 60)))
     assert report.gap.min() > -1e-6
 
 

@@ -114,6 +114,7 @@ def _refuses(item: int) -> int:
     raise SolverUnavailable("too large; choose --solver scip.")
 
 
+@pytest.mark.slow
 def test_a_sweep_gives_the_same_bits_on_other_machines(cluster: Cluster) -> None:
     values, heard = [0.005, 0.01], []
     here = spread(_bounds, values, jobs=1)
@@ -123,28 +124,37 @@ def test_a_sweep_gives_the_same_bits_on_other_machines(cluster: Cluster) -> None
     assert heard == [(1, 2), (2, 2)]
 
 
-def test_exact_bounds_are_the_same_bits_on_other_machines_and_in_other_groups(
-    cluster: Cluster, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _exact_case() -> tuple[Box, Any, Any]:
     rng = np.random.default_rng(15)
     data = small_data(rng, rows=3)
     network, step = small_step(data, [2, 1], rate=0.5)
     theta = rng.normal(size=network.layout.size)
-    box, threat = Box(theta - 0.1, theta + 0.1), LInf(0.2).bind(data)
-    settings = SolverSettings(nodes_per_program=50, parallel=cluster.address)
-    here, _ = MibpEngine(settings, pool=pool).advance(box, step, threat)
+    return Box(theta - 0.1, theta + 0.1), step, LInf(0.2).bind(data)
+
+
+def test_exact_bounds_are_the_same_bits_in_other_groups(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, settings = _exact_case(), SolverSettings(nodes_per_program=50)
+    here, report = MibpEngine(settings, pool=pool).advance(*case)
+    monkeypatch.setattr("mibp_cert.engines.exact.solve.split", lambda items, parts: split(items, 2))
+    regrouped, _ = MibpEngine(settings, pool=pool).advance(*case)
+    assert report.fallbacks == 0
+    np.testing.assert_array_equal([here.lower, here.upper], [regrouped.lower, regrouped.upper])
+
+
+@pytest.mark.slow
+def test_exact_bounds_are_the_same_bits_on_other_machines(cluster: Cluster, pool: WorkerPool) -> None:
+    case, settings = _exact_case(), SolverSettings(nodes_per_program=50, parallel=cluster.address)
+    here, _ = MibpEngine(settings, pool=pool).advance(*case)
     remote = MibpEngine(settings)
     try:
-        there, report = remote.advance(box, step, threat)
+        there, report = remote.advance(*case)
     finally:
         remote.close()
-    monkeypatch.setattr("mibp_cert.engines.exact.solve.split", lambda items, parts: split(items, 2))
-    regrouped, _ = MibpEngine(settings, pool=pool).advance(box, step, threat)
     assert report.fallbacks == 0
-    for other in (there, regrouped):
-        np.testing.assert_array_equal([here.lower, here.upper], [other.lower, other.upper])
+    np.testing.assert_array_equal([here.lower, here.upper], [there.lower, there.upper])
 
 
+@pytest.mark.slow
 def test_an_item_that_aborts_costs_only_itself_and_no_worker(cluster: Cluster) -> None:
     with WorkerPool(2, cluster.address) as there:
         results = dict(there.map(_deadly, 5, split(list(range(6)), 3)))
@@ -152,6 +162,7 @@ def test_an_item_that_aborts_costs_only_itself_and_no_worker(cluster: Cluster) -
     assert all(worker.poll() is None for worker in cluster.workers)
 
 
+@pytest.mark.slow
 def test_a_sweep_names_the_item_that_ended_its_process_after_the_others_have_come(cluster: Cluster) -> None:
     arrived: list[tuple[int, int]] = []
     with pytest.raises(UserError, match="Item 1 of the sweep"):
@@ -159,11 +170,13 @@ def test_a_sweep_names_the_item_that_ended_its_process_after_the_others_have_com
     assert arrived == [(0, 3)]
 
 
+@pytest.mark.slow
 def test_a_refusal_on_another_machine_reaches_the_caller_as_a_sentence(cluster: Cluster) -> None:
     with pytest.raises(SolverUnavailable, match=r"^too large; choose --solver scip\.$"):
         spread(_refuses, [1, 2], cluster.address)
 
 
+@pytest.mark.slow
 def test_units_of_a_table_are_kept_as_they_arrive(cluster: Cluster, tmp_path: Path) -> None:
     table = replace(IRIS2, cells=IRIS2.cells[:1], epochs=5, hidden=(2,), learning_rates=(0.02, 0.1))
     options = Options(
@@ -184,6 +197,7 @@ def test_units_of_a_table_are_kept_as_they_arrive(cluster: Cluster, tmp_path: Pa
         assert here[0][key] == there[0][key]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_nothing(cluster: Cluster, tmp_path: Path) -> None:
     values, victim, found = [0.001, 0.002, 0.003, 0.004], cluster.workers[0], {}
     for number, bounds in arrivals(_slow_bounds, [(eps, str(tmp_path)) for eps in values], cluster.address):
@@ -200,6 +214,7 @@ def test_a_killed_worker_costs_nothing(cluster: Cluster, tmp_path: Path) -> None
     np.testing.assert_array_equal([found[n] for n in range(len(values))], spread(_bounds, values, jobs=1))
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_does_not_answer_is_one_sentence() -> None:
     pytest.importorskip("distributed")
     start = time.monotonic()

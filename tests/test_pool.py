@@ -44,12 +44,14 @@ def test_every_item_comes_back_once() -> None:
     assert results == {i: i * i + 1 for i in range(11)}
 
 
+@pytest.mark.slow
 def test_an_item_that_aborts_its_worker_costs_only_itself() -> None:
     with WorkerPool(2) as pool:
         results = dict(pool.map(_deadly, 5, split(list(range(9)), 4)))
     assert results == {i: (None if i == 5 else i * i) for i in range(9)}
 
 
+@pytest.mark.slow
 def test_a_worker_killed_from_outside_loses_nothing(tmp_path: Path) -> None:
     with WorkerPool(2) as pool:
         results = dict(pool.map(_dies_once, str(tmp_path / "mark"), split(list(range(8)), 4)))

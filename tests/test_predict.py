@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import predictor, small_data, small_step
+from conftest import predictor, small_data, small_step, trainings
 from mibp_cert.certify import ABSTAIN, predict
 from mibp_cert.certify.predict import nominal_classes
 from mibp_cert.data import two_moons
@@ -33,9 +33,8 @@ def test_no_member_of_the_box_contradicts_a_certified_class(sizes: list[int], me
     assert not answer.certified.all()
     corners = np.where(rng.random((3000, len(theta))) < 0.5, box.lower, box.upper)
     inside = box.lower + rng.random((1000, len(theta))) * (box.upper - box.lower)
-    for member in np.concatenate([corners, inside]):
-        classes = nominal_classes(network, member, x)
-        assert (classes == answer.classes)[answer.certified].all()
+    classes = nominal_classes(network, np.concatenate([corners, inside]), x)
+    assert (classes == answer.classes)[:, answer.certified].all()
 
 
 def test_exact_certifies_all_that_intervals_do_and_more(pool: WorkerPool) -> None:
@@ -105,11 +104,10 @@ def test_certified_test_points_agree_with_models_trained_on_members(engine: str)
     theta0 = network.initialise(2)
     assert run.test is not None
     assert run.test.certified.any()
-    for x, y in threat.sample(np.random.default_rng(0), 60):
-        trained = run_steps(steps, theta0, x, y)
-        assert run.bounds.contains(trained)
-        classes = nominal_classes(network, trained, data.test.x)
-        assert (classes == run.test.classes)[run.test.certified].all()
+    *_, trained = trainings(steps, theta0, threat.sample(np.random.default_rng(0), 60))
+    assert run.bounds.contains(trained)
+    classes = nominal_classes(network, trained, data.test.x)
+    assert (classes == run.test.classes)[:, run.test.certified].all()
     np.testing.assert_array_equal(run.theta, run_steps(steps, theta0, data.train.x, data.train.one_hot))
 
 
@@ -128,6 +126,7 @@ def test_no_threat_means_nothing_abstains() -> None:
     assert run.test.certification_rate() == 1.0
 
 
+@pytest.mark.usefixtures("one_pool")
 def test_unrolled_run_covers_all_steps() -> None:
     data = two_moons(0, sizes=(6, 5, 5))
     run = certify_training(Network.mlp([2, 2, 1]), data, LInf(0.02), Training(3, 6), "mibp", unroll=2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
@@ -21,7 +19,6 @@ from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.data import Dataset, Split, two_moons
 from mibp_cert.engines import Inputs, RelationalEngine, RelationalSettings, SolverSettings
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact import engine as exact_module
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Linear, ReLU, Tanh, run_steps
@@ -31,8 +28,7 @@ from mibp_cert.questions.conditions import Conditions, prove
 from mibp_cert.solvers import FEASIBILITY
 from mibp_cert.threats import AnyCategory, Threat, label_is
 
-collective_module = sys.modules[collective.__module__]
-"""The package's function hides the module of the same name."""
+pytestmark = pytest.mark.usefixtures("one_pool")
 METHODS = ["interval", "crown", "relational", "exact"]
 CASES = [(method, hidden) for method in METHODS for hidden in (False, True) if not (hidden and method == "exact")]
 """Method and whether the model has a hidden layer; the solver is asked about the smaller model."""
@@ -178,15 +174,6 @@ def test_the_exact_check_does_not_prove_what_a_model_breaks() -> None:
         assert holds(run, either, x, "exact") is Verdict.OPEN
 
 
-@pytest.fixture
-def one_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
-    """The tests' own workers for every question, instead of new ones for each."""
-    monkeypatch.setattr(collective_module, "WorkerPool", lambda jobs=None, parallel="local": nullcontext(pool))
-    monkeypatch.setattr(exact_module, "WorkerPool", lambda jobs=None, parallel="local": pool)
-    monkeypatch.setattr(exact_module.MibpEngine, "close", lambda self: None)
-    return pool
-
-
 class _Numbers:
     """One model in place of `Conditions`: the same words, answered with numbers."""
 
@@ -307,10 +294,16 @@ def _tiny(threat: Threat, **settings: Any) -> CertifiedRun:
     return certify_training(Network.mlp([2, 2]), data, threat, training, relational=RelationalSettings(**settings))
 
 
+@lru_cache
+def _one_flip(cases: int) -> tuple[CertifiedRun, Any]:
+    """A run with at most one wrong label, and the joint flips found by trying all members."""
+    run = _tiny(LabelFlips(1), cases=cases)
+    return run, collective(run)
+
+
 @pytest.mark.parametrize("cases", [0, 128])
 def test_joint_flips_are_exact_on_finite_threats_and_fewer_than_single_ones(cases: int) -> None:
-    run = _tiny(LabelFlips(1), cases=cases)
-    found = collective(run)
+    run, found = _one_flip(cases)
     # By hand: each of the eleven datasets, trained, and its flips counted.
     steps, begin = run.request.plan.steps[: run.steps], run.request.plan.begin
     data, flips = run.train, []
@@ -327,8 +320,7 @@ def test_joint_flips_are_exact_on_finite_threats_and_fewer_than_single_ones(case
 @pytest.mark.parametrize("cases", [0, 128])
 def test_the_proven_number_of_joint_flips_is_never_below_a_real_one(cases: int) -> None:
     """The program alone, without trying all members: above every real dataset, below the number of single points."""
-    run = _tiny(LabelFlips(1), cases=cases)
-    exact = collective(run)
+    run, exact = _one_flip(cases)
     bound = collective(run, members=0)
     assert not bound.exact
     assert exact.reached <= bound.proven <= bound.single
@@ -336,7 +328,6 @@ def test_the_proven_number_of_joint_flips_is_never_below_a_real_one(cases: int) 
         assert bound.proven < bound.single
 
 
-@pytest.mark.usefixtures("one_pool")
 def test_joint_flips_count_what_no_symbol_of_the_set_explains() -> None:
     """`o = 0.9 − relu(x + ε)`: the line through the kink alone never falls below 0.15, yet models with `ε > 0.9` flip."""
     train, x = Dataset.of([[-1.0], [1.0]], [0, 1]), np.array([[0.0], [0.05], [-0.3], [-3.0]])

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mibp_cert
 
 
@@ -37,6 +39,7 @@ def test_import_loads_no_extra_and_no_solver() -> None:
     )
 
 
+@pytest.mark.slow
 def test_examples_of_the_readme_run() -> None:
     text = (Path(__file__).parent.parent / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import trainings
 from mibp_cert import Budget, Dataset, LabelFlips, LInf, Network, Split, TargetNoise, Training, certify_training
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.data import diabetes
@@ -17,7 +18,7 @@ from mibp_cert.engines.exact.engine import MibpEngine
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
-from mibp_cert.nets import SGD, loss_named, trace_steps, train_step
+from mibp_cert.nets import SGD, loss_named, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.solvers import ProgramBuilder
 from mibp_cert.threats import Rules
@@ -94,17 +95,15 @@ def test_regressions_on_members_stay_inside(name: str, engine: str, sizes: list[
     rng = np.random.default_rng(2)
     members = [threat.reference, *threat.sample(rng, 30)]
     members += [threat.worst(rng.normal(size=threat.noise().symbols)) for _ in range(20)]
-    for x, y in members:
-        theta = network.initialise(1)
-        for step, at in zip(steps, boxes, strict=True):
-            theta = train_step(step, theta, x, y)
-            assert at.contains(theta)
+    for at, states in zip(boxes, trainings(steps, network.initialise(1), members), strict=True):
+        assert at.contains(states)
     exact = train_rational(steps, rational(network.initialise(1)), *(rational(v) for v in members[-1]))
     for at, state in zip(boxes, exact, strict=True):
         assert all(rational(at.lower) <= state)
         assert all(state <= rational(at.upper))
 
 
+@pytest.mark.usefixtures("one_pool")
 @pytest.mark.parametrize("method", ["interval", "crown", "relational", "exact"])
 def test_every_model_predicts_within_the_certified_ranges(method: str) -> None:
     parts = [_data(seed, rows) for seed, rows in ((0, 12), (1, 5), (2, 4))]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import random_case, small_data, small_step
+from conftest import random_case, small_data, small_step, trainings
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.data import Dataset
 from mibp_cert.engines import RelationalSettings
@@ -25,7 +25,7 @@ from mibp_cert.engines.relational.rules import AffineRules
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import GraphBuilder, evaluate
-from mibp_cert.nets import run_steps, train_step
+from mibp_cert.nets import Step, run_steps
 from mibp_cert.sets import ThreatSet, unit_box
 from mibp_cert.threats import LInf
 from oracles import rational, train_rational
@@ -47,24 +47,20 @@ def known_noise(threat: ThreatSet, x: Any) -> Any:
 def check_case(seed: int, engine: RelationalEngine, steps: int = 4, members: int = 8) -> int:
     """Every member's training: inside the box, and its residual after the known noise covered. Returns runs checked."""
     _, graphs, threat, theta, rng = random_case(seed, steps)
-    points = [(theta, x, y, known_noise(threat, x)) for x, y in threat.sample(rng, members)]
+    drawn = threat.sample(rng, members)
+    noises = [known_noise(threat, x) for x, _ in drawn]
     box, plain = Box.point(theta), Box.point(theta)
-    for step in graphs:
+    for step, states in zip(graphs, trainings(graphs, theta, drawn), strict=True):
         box, _ = engine.advance(box, step, threat)
         plain, _ = IntervalEngine().advance(plain, step, threat)
         assert isinstance(box, RelationalSet)
         assert box.within(plain), f"seed {seed}: looser than intervals"
-        moved = []
-        for t, x, y, epsilon in points:
-            trained = train_step(step, t, x[step.rows], y[step.rows])
-            assert box.contains(trained), f"seed {seed}: a trained model left its bounds"
+        assert box.contains(states), f"seed {seed}: a trained model left its bounds"
+        room = box.cover() * (1 + 1e-12) + 1e-300
+        for trained, epsilon in zip(states, noises, strict=True):
             rest = np.abs(box.residual(trained, epsilon))
-            assert (rest <= box.cover() * (1 + 1e-12) + 1e-300).all(), (
-                f"seed {seed}: the known noise does not explain a model"
-            )
-            moved.append((trained, x, y, epsilon))
-        points = moved
-    return len(points)
+            assert (rest <= room).all(), f"seed {seed}: the known noise does not explain a model"
+    return len(states)
 
 
 def check_margins(seed: int, engine: RelationalEngine, members: int = 8) -> None:
@@ -141,13 +137,10 @@ def test_rational_training_of_members_stays_inside(eps: float, sizes: list[int],
     network, step = small_step(data, sizes, rate=0.3)
     threat = LInf(eps).bind(data)
     theta = scale * network.initialise(1)
-    noise = threat.noise()
+    noise, path = threat.noise(), _path(theta, step, threat)
     for x, y in threat.sample(rng, 4):
         exact = train_rational([step] * 3, rational(theta), rational(x), rational(y))
-        box: Box = Box.point(theta)
-        for truth in exact:
-            box, _ = ENGINE.advance(box, step, threat)
-            assert isinstance(box, RelationalSet)
+        for box, truth in zip(path, exact, strict=True):
             for i, value in enumerate(truth):
                 assert Fraction(float(box.lower[i])) <= value <= Fraction(float(box.upper[i]))
                 # The residual after the known noise, exactly.
@@ -160,6 +153,16 @@ def test_rational_training_of_members_stays_inside(eps: float, sizes: list[int],
                     )
                 cover = sum((abs(Fraction(float(g))) for g in box.linear[i, box.data :]), Fraction(0))
                 assert abs(rest) <= cover + Fraction(float(box.slack[i]))
+
+
+def _path(theta: Any, step: Step, threat: ThreatSet) -> list[RelationalSet]:
+    """The sets after one, two and three steps."""
+    box, path = Box.point(theta), []
+    for _ in range(3):
+        box, _ = ENGINE.advance(box, step, threat)
+        assert isinstance(box, RelationalSet)
+        path.append(box)
+    return path
 
 
 def _cells(noise: Any) -> tuple[Any, Any]:
@@ -175,10 +178,10 @@ def test_rational_training_with_kinks_and_ties_stays_inside() -> None:
     theta = np.array([1.0, 1.0, 1.0, -1.0, 0.0, 0.0, 1.0, 0.0, 0.5, 0.5, 1.0, 0.0])
     for eps in (0.0, 0.25):
         threat = LInf(eps).bind(data)
+        path = _path(theta, step, threat)
         for member, y in [(data.x, data.one_hot), *threat.sample(np.random.default_rng(1), 6)]:
-            box: Box = Box.point(theta)
-            for truth in train_rational([step] * 3, rational(theta), rational(member), rational(y)):
-                box, _ = ENGINE.advance(box, step, threat)
+            exact = train_rational([step] * 3, rational(theta), rational(member), rational(y))
+            for box, truth in zip(path, exact, strict=True):
                 for low, value, high in zip(box.lower, truth, box.upper, strict=True):
                     assert Fraction(float(low)) <= value <= Fraction(float(high))
 
@@ -191,8 +194,8 @@ def test_the_larger_threat_contains_models_of_the_smaller() -> None:
     box: Box = Box.point(theta)
     for _ in range(4):
         box, _ = ENGINE.advance(box, step, wide)
-    for x, y in narrow.sample(np.random.default_rng(5), 40):
-        assert box.contains(run_steps([step] * 4, theta, x, y))
+    *_, states = trainings([step] * 4, theta, narrow.sample(np.random.default_rng(5), 40))
+    assert box.contains(states)
 
 
 def test_the_same_inputs_give_the_same_bits() -> None:

@@ -6,27 +6,23 @@ import numpy as np
 import pytest
 
 from breadth import NAMES, problem
-from conftest import random_case
+from conftest import random_case, trainings
 from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box, Engine
 from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact.engine import MibpEngine
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational.engine import RelationalEngine
-from mibp_cert.nets import train_step
 from mibp_cert.parallel import WorkerPool
 
 
 def _hunt(engine: Engine, seed: int, steps: int, members: int) -> None:
     """A random network, data, threat and batch plan; every sampled member trained for real, checked after every step."""
     _, graphs, threat, theta, rng = random_case(seed, steps)
-    points = [(theta, x, y) for x, y in threat.sample(rng, members)]
-    box = Box.point(theta)
-    for step in graphs:
+    box, paths = Box.point(theta), trainings(graphs, theta, threat.sample(rng, members))
+    for step, states in zip(graphs, paths, strict=True):
         box, _ = engine.advance(box, step, threat)
-        points = [(train_step(step, t, x[step.rows], y[step.rows]), x, y) for t, x, y in points]
-        for trained, _, _ in points:
-            assert box.contains(trained), f"seed {seed}: a trained model left its bounds"
+        assert box.contains(states), f"seed {seed}: a trained model left its bounds"
 
 
 @pytest.mark.soundness
@@ -53,15 +49,12 @@ def test_breadth_hunt(name: str, made: type[Engine]) -> None:
         threat = p.threat(float(rng.choice([0.0, 1e-12, 1e-4, 0.03, 0.3, 1.0])))
         begin = p.begin * float(rng.choice([1e-3, 1.0, 5.0]))
         members = threat.sample(rng, 12)
-        states, box = [begin] * len(members), Box.point(begin)
-        for step in p.steps():
+        box, steps = Box.point(begin), p.steps()
+        for step, states in zip(steps, trainings(steps, begin, members), strict=True):
             box, _ = made().advance(box, step, threat)
             if not (np.isfinite(box.lower).all() and np.isfinite(box.upper).all()):
                 break
-            states = [
-                train_step(step, s, x[step.rows], y[step.rows]) for s, (x, y) in zip(states, members, strict=True)
-            ]
-            assert all(box.contains(state) for state in states), f"{name}, seed {seed}"
+            assert box.contains(states), f"{name}, seed {seed}"
 
 
 @pytest.mark.soundness
@@ -72,13 +65,9 @@ def test_mibp_breadth_hunt(name: str, pool: WorkerPool) -> None:
         p = problem(name, seed, steps=2, rows=3)
         threat, rng = p.threat(0.1), np.random.default_rng(seed)
         engine = MibpEngine(SolverSettings(seconds_per_step=6.0), pool=pool)
-        members = threat.sample(rng, 60)
-        states, box, plain = [p.begin] * len(members), Box.point(p.begin), Box.point(p.begin)
-        for step in p.steps():
+        box, plain, steps = Box.point(p.begin), Box.point(p.begin), p.steps()
+        for step, states in zip(steps, trainings(steps, p.begin, threat.sample(rng, 60)), strict=True):
             box, _ = engine.advance(box, step, threat)
             plain, _ = IntervalEngine().advance(plain, step, threat)
             assert box.within(plain)
-            states = [
-                train_step(step, s, x[step.rows], y[step.rows]) for s, (x, y) in zip(states, members, strict=True)
-            ]
-            assert all(box.contains(state) for state in states), f"{name}, seed {seed}"
+            assert box.contains(states), f"{name}, seed {seed}"
