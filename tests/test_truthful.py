@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import mibp_cert as mc
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.cli import app
+from mibp_cert.config import job_of, merged, plain_config
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact.engine import MibpEngine
 from mibp_cert.errors import UserError
@@ -454,3 +455,12 @@ def test_rows_that_help_nothing_are_not_said_to_help() -> None:
     assert all("no further prediction becomes certain" in said[after] for after in (9, 10))
     assert "one more prediction becomes certain" in said[11]
     assert "2 more predictions become certain" in said[12]
+
+
+def test_a_stored_configuration_can_be_run_again() -> None:
+    """Infinite limits are null in a file: they stand for the default."""
+    first = job_of(merged({"data": {"source": "two-moons"}, "training": {"epochs": 1}}))
+    again = job_of(merged(json.loads(json.dumps(plain_config(first.config)))))
+    assert again.options["solver"] == first.options["solver"]
+    assert again.network.sizes == first.network.sizes
+    assert again.threat.to_json() == first.threat.to_json()

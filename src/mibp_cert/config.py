@@ -97,7 +97,8 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
             _check_section(section, values)
             # The command line says what may be wrong as a whole.
             instead = section in FREE and layer is not given and values
-            config[section] = {**({} if instead else config[section]), **values}
+            said = {key: value for key, value in values.items() if value is not None}
+            config[section] = {**({} if instead else config[section]), **said}
     return config
 
 
