@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,37 +147,38 @@ class LeakyReLU(Activation):
         return g.add(g.scale(g.gate(tape[0], closed=False), 1 - slope), g.const(self.slope))
 
 
+class SmoothActivation(Activation):
+    """A smooth function of each feature, known to the graph with its derivative by name (`graph.functions`)."""
+
+    function: ClassVar[str]
+    slope: ClassVar[str]
+
+    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
+        return g.smooth(a, self.function), (a,)
+
+    def derivative(self, g: GraphBuilder, tape: Tape) -> int:
+        return g.smooth(tape[0], self.slope)
+
+
 @dataclass(frozen=True)
-class Sigmoid(Activation):
+class Sigmoid(SmoothActivation):
     """`o = σ(a) = 1/(1 + e⁻ᵃ)`, with derivative `σ(a)(1 − σ(a))`."""
 
-    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
-        return g.smooth(a, "sigmoid"), (a,)
-
-    def derivative(self, g: GraphBuilder, tape: Tape) -> int:
-        return g.smooth(tape[0], "sigmoid slope")
+    function, slope = "sigmoid", "sigmoid slope"
 
 
 @dataclass(frozen=True)
-class Tanh(Activation):
+class Tanh(SmoothActivation):
     """`o = tanh(a)`, with derivative `1 − tanh²(a)`."""
 
-    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
-        return g.smooth(a, "tanh"), (a,)
-
-    def derivative(self, g: GraphBuilder, tape: Tape) -> int:
-        return g.smooth(tape[0], "tanh slope")
+    function, slope = "tanh", "tanh slope"
 
 
 @dataclass(frozen=True)
-class Softplus(Activation):
+class Softplus(SmoothActivation):
     """`o = log(1 + eᵃ)`, with derivative `σ(a)`."""
 
-    def forward(self, g: GraphBuilder, parameters: dict[str, int], a: int, shape: Shape) -> tuple[int, Tape]:
-        return g.smooth(a, "softplus"), (a,)
-
-    def derivative(self, g: GraphBuilder, tape: Tape) -> int:
-        return g.smooth(tape[0], "sigmoid")
+    function, slope = "softplus", "sigmoid"
 
 
 @dataclass(frozen=True)
