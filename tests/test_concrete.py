@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import small_data, small_step
+from conftest import small_data
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.graph import evaluate
@@ -73,19 +73,38 @@ def test_kinks_equal_pytorch(torch: Any) -> None:
     np.testing.assert_array_equal(ours, _torch_training(torch, network, theta, data, [np.arange(2)], 0.5))
 
 
+def _loss(name: str, o: Any, data: Dataset) -> Any:
+    """The loss of every row, from its definition."""
+    one, signs = o.shape[1] == 1, 2 * data.y - 1
+    own = o[np.arange(len(o)), 0 if one else data.y][:, None]
+    slack = np.maximum(0, 1 - signs[:, None] * o) if one else np.maximum(0, 1 - own + o) * (1 - data.one_hot)
+    match name:
+        case "hinge":
+            return slack.sum(axis=1)
+        case "squared-hinge":
+            return (slack**2).sum(axis=1)
+        case "cross-entropy":
+            return np.log1p(np.exp(-signs * o[:, 0])) if one else np.log(np.exp(o - own).sum(axis=1))
+        case "squared-error":
+            return ((o - data.one_hot) ** 2).sum(axis=1)
+    raise AssertionError(name)
+
+
 @pytest.mark.parametrize(("sizes", "classes"), [([3, 1], 2), ([3, 2], 2), ([4, 3], 3)])
-def test_update_is_the_finite_difference_of_the_mean_loss(sizes: list[int], classes: int) -> None:
+@pytest.mark.parametrize("loss", ["hinge", "squared-hinge", "cross-entropy", "squared-error"])
+def test_update_is_the_finite_difference_of_the_mean_loss(loss: str, sizes: list[int], classes: int) -> None:
     rng = np.random.default_rng(11)
     data = small_data(rng, rows=5, classes=classes)
-    network, step = small_step(data, sizes, rate=1.0)
+    if loss == "squared-error" and sizes[-1] == 1:
+        data = Dataset.regression(data.x, rng.normal(size=5))
+    network = Network.mlp([2, *sizes])
+    outputs = data.one_hot.shape[1]
+    step = trace_steps(network, loss_named(loss, sizes[-1]), SGD(1.0), outputs, [np.arange(5)])
     theta = network.initialise(2)
 
     def mean_loss(at: Any) -> float:
         o = evaluate(network.forward_graph(5), {**network.layout.unflatten(at), "x": data.x})["logits"]
-        if sizes[-1] == 1:
-            return float(np.maximum(0, 1 - (2 * data.y - 1) * o[:, 0]).mean())
-        own = o[np.arange(5), data.y][:, None]
-        return float((np.maximum(0, 1 - own + o) * (1 - data.one_hot)).sum(axis=1).mean())
+        return float(((o - data.one_hot) ** 2).mean() if outputs == 1 else _loss(loss, o, data).mean())
 
     gradient = theta - run_steps([step], theta, data.x, data.one_hot)
     h = 1e-6
