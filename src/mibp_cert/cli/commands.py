@@ -10,7 +10,7 @@ from typer import Argument, Exit, Option
 
 from mibp_cert.cli import output
 from mibp_cert.config import Config, Job, job_of, plain_config, with_eps
-from mibp_cert.engines import DEFAULT, QUICK, engine_named
+from mibp_cert.engines import COMPARED, DEFAULT, engine_named
 from mibp_cert.errors import UserError
 from mibp_cert.report.terminal import progress_bars, show_training, side_by_side
 from mibp_cert.store import load_run, resume_run
@@ -204,7 +204,7 @@ def compare(
     threats: dict[str, Any] = {job.threat.words(): job.threat}
     if values is not None:
         threats = {f"eps {value.strip()}": with_eps(job, value.strip()) for value in values.split(",")}
-    engines = job.engines if config["run"]["engine"] != DEFAULT or values else QUICK
+    engines = job.engines if config["run"]["engine"] != DEFAULT or values else COMPARED
     with output.interruptible(), console.status("comparing"):
         found = ask(job.network, job.data, threats, job.training, engines, **_sweep(job))
     if len(threats) == 1:

@@ -14,8 +14,8 @@ ENGINES: dict[str, type[Engine]] = {
 }
 """Every engine there is."""
 DEFAULT = RelationalEngine.name
-QUICK = tuple(name for name, engine in ENGINES.items() if not engine.solves)
-"""Engines that need no solver."""
+COMPARED = tuple(engine.name for engine in (IntervalEngine, CrownEngine, RelationalEngine))
+"""Engines that `compare` puts side by side where nobody names others: no solver, and none made of others."""
 PREDICTIONS: dict[str, type[Engine]] = {engine.prediction: engine for engine in ENGINES.values()}
 """By what `prediction=` calls them: the engines as bounds of predictions."""
 
