@@ -73,6 +73,24 @@ def test_the_witness_can_be_saved_and_does_what_it_says(run: Any, tmp_path: Path
     assert flips == run.attack.flips
 
 
+@pytest.mark.parametrize("what", ["dataset", "on the inputs"])
+def test_an_attack_outside_of_its_threat_is_a_hard_error(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    training, inputs = LInf(0.02).bind(DATA.train), LInf(0.02).bind(DATA.test)
+    wrong = training if what == "dataset" else inputs
+    original = type(training).sample
+
+    def outside(self: Any, *arguments: Any) -> Any:
+        drawn = original(self, *arguments)
+        return [(x + 0.1, y) for x, y in drawn] if self is wrong else drawn
+
+    monkeypatch.setattr(type(training), "sample", outside)
+    begin = NETWORK.initialise(0)
+    steps, asked = Plan.of(NETWORK, TRAINING, DATA.train, begin).steps, Inputs(DATA.test.x, inputs)
+    nominal = nominal_classes(NETWORK, run_steps(steps, begin, DATA.train.x, DATA.train.one_hot), DATA.test.x)
+    with pytest.raises(SoundnessError, match=rf"attack {what}.* is not a member"):
+        attack(NETWORK, steps, begin, training, asked, nominal, None, AttackSettings(4, 4, 0, 1))
+
+
 def test_a_contradicted_certificate_is_a_hard_error_that_names_the_dataset(run: Any) -> None:
     wrong = replace(run.test, classes=1 - run.nominal)
     with pytest.raises(SoundnessError, match="'clean data 0' contradicts a certified class"):
