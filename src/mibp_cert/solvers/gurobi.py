@@ -10,18 +10,8 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers.base import (
-    FEASIBILITY,
-    OPTIMALITY,
-    Bound,
-    Capability,
-    Limits,
-    Objective,
-    Solver,
-    Status,
-    ended,
-    failed,
-)
+from mibp_cert.solvers import base
+from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, ended, failed
 from mibp_cert.solvers.program import Program
 
 _SIZE_LIMITED = 10010
@@ -56,8 +46,8 @@ class Gurobi(Solver):
 def _build(gurobipy: Any, model: Any, program: Program) -> Any:
     # Small programs only need exactness; the gap is absolute (objectives are scaled to a radius of one).
     model.Params.Threads, model.Params.Seed, model.Params.MIPGap, model.Params.NonConvex = 1, 0, 0.0, 2
-    model.Params.FeasibilityTol = model.Params.IntFeasTol = FEASIBILITY
-    model.Params.OptimalityTol = OPTIMALITY
+    model.Params.FeasibilityTol = model.Params.IntFeasTol = base.FEASIBILITY
+    model.Params.OptimalityTol = base.OPTIMALITY
     kind = np.where(program.integer, gurobipy.GRB.INTEGER, gurobipy.GRB.CONTINUOUS)
     variables = model.addMVar(program.variables, lb=program.lower, ub=program.upper, vtype=kind)
     for end, sense in ((program.row_lower, ">"), (program.row_upper, "<")):

@@ -9,18 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.solvers.base import (
-    FEASIBILITY,
-    OPTIMALITY,
-    Bound,
-    Capability,
-    Limits,
-    Objective,
-    Solver,
-    Status,
-    ended,
-    failed,
-)
+from mibp_cert.solvers import base
+from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, ended, failed
 from mibp_cert.solvers.program import Program
 
 
@@ -40,9 +30,9 @@ class Highs(Solver):
         options = {
             "output_flag": False,
             "threads": 1,
-            "primal_feasibility_tolerance": FEASIBILITY,
-            "mip_feasibility_tolerance": FEASIBILITY,
-            "dual_feasibility_tolerance": OPTIMALITY,
+            "primal_feasibility_tolerance": base.FEASIBILITY,
+            "mip_feasibility_tolerance": base.FEASIBILITY,
+            "dual_feasibility_tolerance": base.OPTIMALITY,
             "mip_rel_gap": 0.0,
             "mip_abs_gap": max(limits.gap, 1e-9),
             **({} if limits.nodes is None else {"mip_max_nodes": limits.nodes}),

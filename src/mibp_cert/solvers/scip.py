@@ -9,18 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.solvers.base import (
-    FEASIBILITY,
-    OPTIMALITY,
-    Bound,
-    Capability,
-    Limits,
-    Objective,
-    Solver,
-    Status,
-    ended,
-    failed,
-)
+from mibp_cert.solvers import base
+from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, ended, failed
 from mibp_cert.solvers.program import Program
 
 _STOPPED = ("timelimit", "nodelimit", "totalnodelimit", "stallnodelimit", "memlimit", "userinterrupt", "bestsollimit")
@@ -59,8 +49,8 @@ def _build(program: Program) -> tuple[Any, list[Any]]:
     model.setParam("misc/catchctrlc", False)
     model.setParam("randomization/randomseedshift", 0)
     model.setParam("parallel/maxnthreads", 1)
-    model.setParam("numerics/feastol", FEASIBILITY)
-    model.setParam("numerics/dualfeastol", OPTIMALITY)
+    model.setParam("numerics/feastol", base.FEASIBILITY)
+    model.setParam("numerics/dualfeastol", base.OPTIMALITY)
     if not len(program.triples):
         # The relaxation is nearly tight at the root: branching on a few gates is cheaper than cuts (1.9 s against 13 s).
         model.setPresolve(SCIP_PARAMSETTING.FAST)
