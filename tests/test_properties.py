@@ -349,7 +349,8 @@ def test_joint_flips_count_what_no_symbol_of_the_set_explains() -> None:
     assert flips <= found.proven <= found.single
 
 
-def test_noise_flips_fewer_at_once_than_one_by_one() -> None:
+def test_noise_flips_fewer_at_once_than_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # here with workers of its own, as everywhere outside of these tests
     run = _tiny(LInf(0.1))
     found = collective(run)
     assert found.reached <= found.proven < found.single
