@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ from sklearn.exceptions import ConvergenceWarning
 from typer.testing import CliRunner
 
 import mibp_cert as mc
+from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.cli import app
 from mibp_cert.config import job_of, merged, plain_config
+from mibp_cert.engines import IntervalEngine
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact.engine import MibpEngine
-from mibp_cert.errors import UserError
+from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.graph import functions
-from mibp_cert.nets import SGD, loss_named, trace_steps
+from mibp_cert.nets import SGD, loss_named, run_steps, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.questions.ask import describe
 from mibp_cert.questions.collective import Flips
@@ -464,3 +467,71 @@ def test_a_stored_configuration_can_be_run_again() -> None:
     assert again.options["solver"] == first.options["solver"]
     assert again.network.sizes == first.network.sizes
     assert again.threat.to_json() == first.threat.to_json()
+
+
+# What an adversarial review found -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["crown", "relational", "meet"])
+@pytest.mark.parametrize("up", [2.0, 6.0, 14.0])
+def test_one_sided_noise_in_one_row_and_a_flip_stay_inside_with_three_classes(engine: str, up: float) -> None:
+    """The centre of a form may leave the domain of `1/x`: a tangent there has a curvature of the wrong sign."""
+    x = np.array([[0.09, 0.45], [-0.45, 2.45], [1.24, 0.27], [-1.1, 1.51], [2.34, 1.71]])
+    data, network = mc.Dataset.of(x, [0, 1, 2, 0, 1]), mc.Network.mlp([2, 3])
+    threat = mc.Budget(mc.Monotone(0, up=up), rows=1) & mc.LabelFlips(1)
+    points = np.stack(np.meshgrid(np.linspace(-4, 4, 9), np.linspace(-4, 4, 9)), axis=-1).reshape(-1, 2)
+    for seed in range(4, 8):
+        training = mc.Training(epochs=2, batch_size=5, learning_rate=0.3, loss="cross-entropy", seed=seed)
+        run = mc.certify_training(network, data, threat, training, engine)
+        answer, members, rng = run.certify(points), run.request.members, np.random.default_rng(seed)
+        found = [members.reference, *members.sample(rng, 60)]
+        found += [members.worst(rng.normal(size=members.noise().symbols)) for _ in range(60)]
+        rows, labels = (np.stack([m[i] for m in found]) for i in (0, 1))
+        begin = np.broadcast_to(run.request.plan.begin, (len(found), network.layout.size))
+        models = run_steps(run.request.plan.steps, begin, rows, labels)
+        assert all(run.bounds.contains(theta) for theta in models)
+        for theta in models:
+            classes = nominal_classes(network, theta, points)
+            assert (classes == answer.classes)[answer.certified].all()
+
+
+def test_a_curvature_outside_of_the_domain_is_infinite() -> None:
+    curvature = functions.SMOOTH["reciprocal"].curvature(np.array([-0.5, 0.0, 0.5]), np.ones(3))
+    assert np.isposinf(curvature[:2]).all()
+    assert curvature[2] >= 16.0
+
+
+def test_a_clean_model_outside_of_its_bounds_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = IntervalEngine.advance
+
+    def shifted(self: Any, state: Any, step: Any, threat: Any) -> Any:
+        after, report = original(self, state, step, threat)
+        return Box(after.lower + 1.0, after.upper + 1.0), report
+
+    monkeypatch.setattr(IntervalEngine, "advance", shifted)
+    with pytest.raises(SoundnessError, match="outside of its bounds"):
+        mc.certify_training(mc.Network.mlp([2, 2]), mc.two_moons(0).train, mc.LInf(0.01), engine="interval")
+
+
+def test_conditions_on_large_targets_are_not_rounded_before_they_are_bounded() -> None:
+    """Three outputs around 10⁸: the largest float below their exact sum is no upper bound, whatever the sum of floats says."""
+    for seed in range(12):
+        x = np.random.default_rng(seed).normal(size=(8, 2))
+        plain = mc.Dataset.regression(x, 100000000.1 + 0.3 * x[:, 0])
+        column = plain.target_column()
+        run = mc.certify_training(
+            mc.Network.mlp([2, 1]), plain.with_target(column), None, mc.Training(2, loss="squared-error")
+        )
+        outputs = nominal_outputs(run.network, run.theta, x)[:3, 0].tolist()
+        total = sum(Fraction(o) * Fraction(column.scale) + Fraction(column.shift) for o in outputs)
+        below = float(total) if Fraction(float(total)) < total else float(np.nextafter(float(total), -np.inf))
+        assert mc.holds(run, lambda m, c=below: m.out(0) + m.out(1) + m.out(2) <= c, x) is not mc.Verdict.HOLDS
+
+
+def test_a_softplus_of_pytorch_that_overflows_is_refused(torch: Any) -> None:
+    for threshold in (20.0, 1000.0):
+        with pytest.raises(UserError, match="softplus"):
+            mc.from_torch(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Softplus(threshold=threshold)))
+    assert (
+        mc.from_torch(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Softplus(threshold=40.0))).network.logits == 2
+    )

@@ -31,6 +31,8 @@ COUNTERPARTS: dict[Any, tuple[str, ...]] = {
 """Layers whose PyTorch module has the same name, and what it calls their fields, in their order."""
 THRESHOLD = 40.0
 """Above its threshold PyTorch's softplus is the identity; from here on, the two cannot be told apart in float64."""
+LARGEST = 700.0
+"""Below a larger threshold PyTorch's softplus overflows."""
 
 
 def _torch() -> Any:
@@ -159,8 +161,10 @@ def _layer(part: Any, nn: Any) -> Layer:
         raise _Refused("has padding, ceil_mode or a divisor")
     if kind is Flatten and (part.start_dim, part.end_dim) != (1, -1):
         raise _Refused("flattens some dimensions only")
-    if kind is Softplus and (part.beta != 1 or part.threshold < THRESHOLD):
-        raise _Refused(f"is no softplus above its threshold: use nn.Softplus(threshold={THRESHOLD:g})")
+    if kind is Softplus and (part.beta != 1 or not THRESHOLD <= part.threshold <= LARGEST):
+        raise _Refused(
+            f"is no softplus above its threshold, or overflows below it: use nn.Softplus(threshold={THRESHOLD:g})"
+        )
     layer: Layer = kind(*(_field(part, name) for name in COUNTERPARTS[kind]))
     return layer
 

@@ -17,7 +17,7 @@ from mibp_cert.certify.run import CertifiedRun, EpochRecord
 from mibp_cert.data import Split, Task
 from mibp_cert.engines import Box, Engine, Inputs, ParameterSet, StepReport
 from mibp_cert.engines.rounding import Array
-from mibp_cert.errors import Diverged
+from mibp_cert.errors import Diverged, SoundnessError
 from mibp_cert.nets import Network, Plan, Training, train_step
 from mibp_cert.threats import Threat
 
@@ -227,6 +227,11 @@ class _Loop:
         if gone:
             return StepRecord(count, report, elapsed, gone, None, None, may_stop, 0.0, 0.0)
         now.check(self.plan.steps[0].layout, count)
+        if not now.contains(trained):
+            raise SoundnessError(
+                f"After step {count} the model trained on the data as handed in is outside of its bounds: they are not sound. "
+                "Please report this with the settings of the run; nothing of it may be used."
+            )
         checked = self._validate(bounds, trained[: self.parameters]) if may_stop else (None, None)
         radius = bounds.radius
         return StepRecord(count, report, elapsed, gone, *checked, may_stop, float(radius.mean()), float(radius.max()))

@@ -36,7 +36,7 @@ class Smooth:
     value: Callable[[Values], Values]
     slope: Callable[[Values], Values]
     curvature: Callable[[Values, Values], Values]
-    """Upper bound of `|φ''|` on `[low, high]`."""
+    """Upper bound of `|φ''|` on `[low, high]`; infinite where the interval leaves the function's domain."""
     shape: str
     """`rising`, `falling`, or `peak`: even, and falling with `|x|`."""
     limits: tuple[float, float]
@@ -123,7 +123,7 @@ SMOOTH = {
             "reciprocal",
             lambda x: 1.0 / x,
             lambda x: -1.0 / (x * x),
-            lambda low, high: 2.000002 / (low * low * low),
+            lambda low, high: np.where(low > 0, 2.000002 / np.where(low > 0, low * low * low, 1.0), np.inf),
             "falling",
             (0.0, np.inf),
             positive=True,

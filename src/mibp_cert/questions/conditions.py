@@ -33,7 +33,7 @@ class Conditions:
     """What a user's condition is written with: outputs of the network for given rows, and its parameters."""
 
     def __init__(self, network: Network, theta: Array, rows: int, target: Column | None = None) -> None:
-        self.network, self._theta, self.rows, self._target = network, theta, range(rows), target
+        self.network, self._theta, self.rows, self.target = network, theta, range(rows), target
 
     def out(self, row: int, output: int = 0) -> Expression:
         """Output number `output` for a row: a logit, or the value of a regression in the units of its targets."""
@@ -43,8 +43,7 @@ class Conditions:
             raise UserError(
                 f"There is no output {output} of row {row}; there are {len(self.rows)} row(s) with {self.network.logits} each."
             )
-        scale, shift = (1.0, 0.0) if self._target is None else (self._target.scale, self._target.shift)
-        return Expression({("o", row * self.network.logits + output): scale}, shift)
+        return Expression({("o", row * self.network.logits + output): 1.0})
 
     def parameter(self, name: str, *index: int) -> Expression:
         """An entry of a parameter tensor, such as `parameter("0.weight", 3, 1)`."""
@@ -83,7 +82,7 @@ def prove(formula: Formula, model: Conditions, state: ParameterSet, inputs: Inpu
     layout = model.network.layout
 
     def make(rows: int) -> Graph:
-        return _graph(model.network, rows, [part.expression for part in parts])
+        return _graph(model, rows, [part.expression for part in parts])
 
     def decide(value: Interval) -> bool | None:
         return _decide(formula, {id(part): Interval(value.low[i], value.high[i]) for i, part in enumerate(parts)})
@@ -115,14 +114,17 @@ def _decide(formula: Formula, known: dict[int, Interval]) -> bool | None:
     raise AssertionError(formula)
 
 
-def _graph(network: Network, rows: int, expressions: list[Expression]) -> Graph:
-    """Graph from parameters and `x` to the expressions' values (one output, a vector)."""
+def _graph(model: Conditions, rows: int, expressions: list[Expression]) -> Graph:
+    """Graph from parameters and `x` to the expressions' values (one output, a vector), outputs being in the user's units."""
+    network, target = model.network, model.target
     products = [(number, *product) for number, one in enumerate(expressions) for product in one.products]
     linear = [*expressions, *(part for _, _, a, b in products for part in (a, b))]
     g = GraphBuilder()
     parameters = network.parameter_inputs(g)
     logits, _ = network.forward(g, parameters, g.input("x", (rows, network.features)))
     g.origin = "condition"
+    if target is not None:
+        logits = g.add(g.scale(logits, target.scale), g.const(target.shift))
     total = g.const([expression.constant for expression in linear])
     outputs = _matrix(linear, "o", rows * network.logits)
     if outputs.any():

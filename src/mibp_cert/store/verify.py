@@ -196,7 +196,8 @@ def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Ch
     mine, count = {"lower": run.bounds.lower, "upper": run.bounds.upper}, run.network.layout.size
     same = kept is not None and all(np.array_equal(kept[end][:count], bound) for end, bound in mine.items())
     inside = run.bounds.contains(run.theta)
-    return Check("bounds", same and inside, f"the bounds after step {run.steps} hold the clean model")
+    words = f"the bounds after step {run.steps} {'hold' if inside else 'do not hold'} the clean model"
+    return Check("bounds", same and inside, words if same else f"{words}, and are not those of the stored step")
 
 
 def _answers(run: CertifiedRun, hear: Hear) -> list[Check]:
@@ -231,4 +232,5 @@ def _trainings(run: CertifiedRun, settings: AuditSettings, hear: Hear) -> list[C
     except SoundnessError as error:
         return [Check("trainings", False, str(error))]
     words = f"{len(found.theta)} fresh datasets of the threat trained for real, {outside} outside of the bounds"
-    return [Check("trainings", outside == 0, f"{words}; no certificate is contradicted")]
+    words += "" if run.answers.certified is None else "; no certificate is contradicted"
+    return [Check("trainings", outside == 0, words)]

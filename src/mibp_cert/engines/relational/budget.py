@@ -168,7 +168,9 @@ def tangent(name: str, a: Form, otherwise: Array) -> Tangent:
     share = q[..., None] * rows * (1.0 + gamma(4))
     rest = relax.margin(function, a.centre, value) + 8.0 * UNIT * (np.abs(value) + np.abs(slope) * a.raw)
     slack = upward(np.abs(slope) * a.slack + q * always + rest, 8)
-    usable = np.isfinite(slack) & np.isfinite(value) & np.isfinite(slope) & np.isfinite(share).all(axis=-1)
+    # A centre may lie outside of its form's range, and of the function's domain: there is no tangent then.
+    usable = np.isfinite(slack) & np.isfinite(value) & np.isfinite(slope) & np.isfinite(share).all(axis=-1) & (q >= 0.0)
+    usable &= (low > 0.0) | (not function.positive)
     spent = np.where(usable[..., None], share, 0.0).reshape(-1, a.symbols.members).sum(axis=0)
     total = float(a.symbols.top(spent)) + float(np.where(usable, q * always, 0.0).sum())
     taken = usable & (total < float(np.where(usable, otherwise, 0.0).sum()))
