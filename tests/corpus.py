@@ -255,7 +255,7 @@ def rules_of_the_users_own(folder: Path) -> Any:
 def postconditions(folder: Path) -> Any:
     training = mc.Training(3, None, 0.5, "cross-entropy")
     run = mc.certify_training(mc.Network.mlp([2, 1]), moons(), mc.LInf(0.05), training, attack_settings=FEW)
-    x = run.data.test.x[:6]  # type: ignore[union-attr]
+    x = run.data.test.x[:6]
     ranges = run.ranges(x, threat=mc.LInf(0.01)).outputs
     return {
         "margin": run.certify(x, margin=0.2, threat=mc.LInf(0.1)).classes.tolist(),

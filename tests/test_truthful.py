@@ -178,7 +178,7 @@ def _spectral(torch: Any) -> Any:
 
 
 def _own_forward(torch: Any) -> Any:
-    class Doubled(torch.nn.Linear):  # type: ignore[misc, name-defined]
+    class Doubled(torch.nn.Linear):
         def forward(self, x: Any) -> Any:
             return 2 * super().forward(x)
 
@@ -186,7 +186,7 @@ def _own_forward(torch: Any) -> Any:
 
 
 def _own_sequence(torch: Any) -> Any:
-    class Residual(torch.nn.Sequential):  # type: ignore[misc, name-defined]
+    class Residual(torch.nn.Sequential):
         def forward(self, x: Any) -> Any:
             return x + super().forward(x)
 
