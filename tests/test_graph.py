@@ -11,7 +11,7 @@ import pytest
 from conftest import small_data, small_step
 from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.graph import GraphBuilder, check_support, parse_spec
-from mibp_cert.graph.evaluate import TABLE as CONCRETE
+from mibp_cert.graph.interpret import TABLE as CONCRETE
 from mibp_cert.nets import run_steps, train_step
 
 

@@ -17,7 +17,7 @@ from mibp_cert.engines.interval import IntervalEngine, enclose
 from mibp_cert.engines.rounding import Interval, add_down, add_up, gamma, scale_down, scale_up
 from mibp_cert.errors import SoundnessError
 from mibp_cert.graph import Factor, GraphBuilder, evaluate
-from mibp_cert.graph.evaluate import TABLE as CONCRETE
+from mibp_cert.graph.interpret import TABLE as CONCRETE
 from mibp_cert.nets import run_steps, train_step
 from mibp_cert.threats import LInf
 from oracles import evaluate_rational, rational, train_rational

@@ -21,7 +21,7 @@ from mibp_cert.errors import UserError
 from mibp_cert.nets import Network, Training, train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
-from mibp_cert.sets.polytope import Polytope
+from mibp_cert.sets.rules import Polytope
 from mibp_cert.threats import AnyCategory, LabelFlips, LInf, Rules
 
 

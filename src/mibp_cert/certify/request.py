@@ -31,7 +31,7 @@ from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.nets import LAYERS, Network, Plan, Training
 from mibp_cert.sets import ThreatSet
-from mibp_cert.sets.digest import digest_of
+from mibp_cert.sets.base import digest_of
 from mibp_cert.threats import Catalogued, Missing, Nothing, Threat, threat_from_json
 
 SELECTIONS = ("last", "best-validation")

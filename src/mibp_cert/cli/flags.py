@@ -16,7 +16,7 @@ from mibp_cert.config import Config, merged, read_config
 from mibp_cert.data import NAMES
 from mibp_cert.engines import DEFAULT, ENGINES, PREDICTIONS
 from mibp_cert.nets import LOSSES
-from mibp_cert.nets.optim import SCHEDULES
+from mibp_cert.nets.plan import SCHEDULES
 from mibp_cert.options import ACTIVATIONS
 
 PANELS = {

@@ -15,13 +15,14 @@ from mibp_cert.nets.layers import (
 )
 from mibp_cert.nets.losses import LOSSES, Loss, loss_named
 from mibp_cert.nets.network import Layout, Network
-from mibp_cert.nets.optim import SGD, learning_rates
 from mibp_cert.nets.plan import (
+    SGD,
     Plan,
     Step,
     Training,
     batch_plan,
     effective_batch_size,
+    learning_rates,
     run_steps,
     steps_per_epoch,
     trace_steps,

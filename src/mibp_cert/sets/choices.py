@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from mibp_cert.sets.base import Act, Entries, Mask, Option, Part, Side
 from mibp_cert.sets.blocks import Array, Index, Segments
 from mibp_cert.sets.exact import Writer
-from mibp_cert.sets.parts import Act, Entries, Mask, Option, Part, Side
 
 
 class Choice(Act):

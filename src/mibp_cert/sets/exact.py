@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from mibp_cert.sets.base import Act, Entries, Side, matrix
 from mibp_cert.sets.blocks import Array, Index
-from mibp_cert.sets.parts import Act, Entries, Side, matrix
 from mibp_cert.solvers.program import FREE, Affine, ProgramBuilder, with_columns
 
 

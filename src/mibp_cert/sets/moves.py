@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from mibp_cert.sets.base import Act, Entries, Mask, Part, Side
 from mibp_cert.sets.blocks import Array, Index, Segments
 from mibp_cert.sets.exact import Writer
-from mibp_cert.sets.parts import Act, Entries, Mask, Part, Side
 
 BALL_SLIP = 1e-12
 """Relative slip that membership in a ball allows, and the noise view covers."""

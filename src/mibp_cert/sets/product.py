@@ -1,7 +1,7 @@
 """The set of datasets that parts span together, within row budgets.
 
 Plain boxes are added up, cell by cell; on top of them each cell, and each one-hot group, may be touched by one further part.
-What none of them touches stays clean. This file puts the views of the parts together; `members` enumerates and decides.
+What none of them touches stays clean. This file puts the views of the parts together.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ import numpy as np
 
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
-from mibp_cert.sets import members
-from mibp_cert.sets.base import Hull, Limited, Noise, ThreatSet
+from mibp_cert.sets.base import Act, Entries, Hull, Limited, Mask, Noise, Option, Part, Side, ThreatSet, matrix
 from mibp_cert.sets.blocks import Array, Block, Budgeted, Index, Plain, Segments
 from mibp_cert.sets.choices import Choice
 from mibp_cert.sets.exact import declare
 from mibp_cert.sets.moves import Move
-from mibp_cert.sets.parts import Act, Entries, Mask, Part, Side, matrix
 from mibp_cert.sets.swaps import Swap
 from mibp_cert.solvers.program import Affine, ProgramBuilder
 
@@ -190,13 +188,69 @@ class ProductSet(ThreatSet):
         return found
 
     def _member(self, epsilon: Array) -> tuple[Array, Array]:
-        return members.written(self.sides, self._symbols[1], epsilon)
+        """The dataset with this noise, written without rounding: cells at their ends, one-hot groups as one-hot groups."""
+        flat, start = self._known(), 0
+        for on, side in self.sides.items():
+            moving = side.moving
+            low, high, e = side.low[moving], side.high[moving], epsilon[start : start + len(moving)]
+            middle = np.clip(0.5 * (low + high) + 0.5 * (high - low) * e, low, high)
+            flat[on][moving] = np.where(e <= -1.0, low, np.where(e >= 1.0, high, middle))
+            start += len(moving)
+        for act, symbols in self._symbols[1]:
+            act.write(epsilon[symbols], flat[act.part.on])
+        return self._shaped(flat)
+
+    def _known(self) -> dict[str, Array]:
+        """The reference, flat, to be written on."""
+        return {on: np.array(side.known) for on, side in self.sides.items()}
+
+    def _shaped(self, flat: dict[str, Array]) -> tuple[Array, Array]:
+        return flat["x"].reshape(self.sides["x"].shape), flat["y"].reshape(self.sides["y"].shape)
 
     def members(self, limit: int) -> list[tuple[Array, Array]] | None:
-        return members.every(self.sides, self.acts, self.limits, limit)
+        """All members, if no cell moves freely: piece by piece, with the rows that budgets have left."""
+        if any(len(side.moving) for side in self.sides.values()):
+            return None
+        found: list[list[tuple[int, int, str, Option]]] = [[]]
+        """Each member by the pieces that differ from the reference: budget, row, and what they do."""
+        for act in self.acts:
+            group, on = act.part.group, act.part.on
+            for piece, row in enumerate(act.part.rows.tolist()):
+                options = act.options(piece, limit)
+                if options is None:
+                    return None
+                more = []
+                for moves in found:
+                    touched = {other for k, other, _, _ in moves if k == group}
+                    if group < 0 or row in touched or len(touched) < self.limits[group]:
+                        more += [[*moves, (group, row, on, option)] for option in options]
+                found += more
+                if len(found) > limit:
+                    return None
+        out = []
+        for moves in found:
+            flat = self._known()
+            for _, _, on, (cells, values) in moves:
+                flat[on][cells] = values
+            out.append(self._shaped(flat))
+        return out
 
     def contains(self, x: Array, y: Array) -> bool:
-        return members.contains(self.sides, self.acts, self.limits, self._hull, x, y)
+        """Cell by cell: first what the plain box explains, then the other parts; rows touched are counted for the budgets."""
+        flat, hull = {"x": x.ravel(), "y": y.ravel()}, self._hull
+        for values, low, high in ((x, hull.x_low, hull.x_high), (y, hull.y_low, hull.y_high)):
+            if values.shape != low.shape or not ((low <= values) & (values <= high) & np.isfinite(values)).all():
+                return False
+        rest = {on: flat[on] - np.clip(flat[on], side.low, side.high) for on, side in self.sides.items()}
+        touched = [np.zeros(len(x), dtype=bool) for _ in self.limits]
+        for act in self.acts:
+            changed = act.explains(flat[act.part.on], rest[act.part.on])
+            if changed is None:
+                return False
+            if act.part.group >= 0:
+                touched[act.part.group][act.part.rows[changed]] = True
+        inside = not (rest["x"].any() or rest["y"].any())
+        return inside and all(int(rows.sum()) <= most for rows, most in zip(touched, self.limits, strict=True))
 
 
 def _sides(clean: Dataset, replacing: list[Part]) -> dict[str, Side]:

@@ -1,6 +1,6 @@
 """How threats are combined: restricted to some rows, acting together, or limited to a few rows or cells.
 
-Every threat of the catalogue compiles to parts (`sets.parts`); these rewrite the parts of others.
+Every threat of the catalogue compiles to parts (`sets.base`); these rewrite the parts of others.
 """
 
 from __future__ import annotations

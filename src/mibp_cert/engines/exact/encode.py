@@ -35,9 +35,8 @@ from mibp_cert.engines import interval, relax
 from mibp_cert.engines.exact.workspace import NONE, Symbolic, Workspace, rounding
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.graph import Graph, Node, Rule, interpret
-from mibp_cert.graph.einsum import product_index
 from mibp_cert.graph.functions import SMOOTH
-from mibp_cert.graph.ops import Shape
+from mibp_cert.graph.ops import Shape, product_index
 from mibp_cert.solvers.program import Affine, Array, Index
 
 LARGEST_PIECES = 32

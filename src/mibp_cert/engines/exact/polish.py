@@ -24,8 +24,8 @@ from scipy.optimize import linprog
 from mibp_cert.engines.exact.workspace import Symbolic
 from mibp_cert.engines.rounding import Array
 from mibp_cert.graph import Graph, Node, backward, evaluate, interpret, parse_spec
-from mibp_cert.graph.evaluate import TABLE
 from mibp_cert.graph.functions import SMOOTH
+from mibp_cert.graph.interpret import TABLE
 from mibp_cert.solvers import FEASIBILITY
 from mibp_cert.solvers.program import Index, Program, with_columns
 

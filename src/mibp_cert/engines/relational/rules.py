@@ -21,7 +21,7 @@ from mibp_cert.engines.relational import budget
 from mibp_cert.engines.relational.forms import CHUNK, Columns, Form, Symbols, underflow, upward
 from mibp_cert.engines.rounding import UNIT, Array, Interval, gamma
 from mibp_cert.graph import Node, Rule, Spec, parse_spec
-from mibp_cert.graph.einsum import product_index
+from mibp_cert.graph.ops import product_index
 
 
 class AffineRules:
