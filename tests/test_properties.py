@@ -14,8 +14,7 @@ from cases import survey
 from conftest import predictor, small_data
 from mibp_cert import LabelFlips, LInf, Network, Training, Verdict, certify_training, collective, fair, holds, monotone
 from mibp_cert.certify import CertifiedRun, predict
-from mibp_cert.certify.answers import Answers
-from mibp_cert.certify.predict import nominal_classes, nominal_outputs
+from mibp_cert.certify.predict import Answers, nominal_classes, nominal_outputs
 from mibp_cert.data import Dataset, Split, two_moons
 from mibp_cert.engines import Inputs, RelationalEngine, RelationalSettings, SolverSettings
 from mibp_cert.engines.base import Box

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_accuracies
-from mibp_cert.certify.memory import check_memory
+from mibp_cert.certify.request import check_memory
 from mibp_cert.data import NAMES, Split, Task, load
 from mibp_cert.data.files import Reading, missing_columns, notes, read_table, split_table
 from mibp_cert.doors import certify_training

@@ -9,14 +9,12 @@ attack contradicts is a soundness bug and stops the run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.certify.predict import ABSTAIN, Predictions, Ranges, margin_pairs
-from mibp_cert.data import Dataset
+from mibp_cert.certify.predict import ABSTAIN, Attack, Predictions, Ranges, margin_pairs
 from mibp_cert.engines import Box, Inputs, ParameterSet, RelationalEngine, RelationalSettings
 from mibp_cert.engines.relational import Case, LinearPart, cases_of, linear_part
 from mibp_cert.engines.rounding import Array, Interval
@@ -41,46 +39,6 @@ class AttackSettings:
     rounds: int = 4
     tries: int = 24
     seed: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Attack:
-    """What the attacks reached: models `theta` (datasets × parameters), their classes on the test points, and a witness."""
-
-    theta: Array
-    classes: NDArray[np.intp]
-    origins: tuple[str, ...]
-    witness: tuple[Array, Array]
-    """The dataset that changes the most predictions."""
-    flips: int
-    """How many predictions the witness changes."""
-    outputs: Interval
-    """Smallest and largest outputs reached (points × outputs), by any model on any of its inputs."""
-
-    def attacked_classes(self, nominal: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The nominal class where no attack changed it, else the class of the first attack that did."""
-        changed = self.classes != nominal[None, :]
-        first = changed.argmax(axis=0)
-        return np.where(changed.any(axis=0), self.classes[first, np.arange(len(nominal))], nominal)
-
-    def attacked_accuracy(self, nominal: NDArray[np.intp], y: NDArray[np.intp]) -> float:
-        """Share of points that are right for the clean model and for every attacked one."""
-        right = (self.classes == y[None, :]).all(axis=0) & (nominal == y)
-        return float(np.mean(right))
-
-    def inner(self) -> Box:
-        """Smallest box around all models reached: how much of a bound is real."""
-        return Box(self.theta.min(axis=0), self.theta.max(axis=0))
-
-    def in_units(self, train: Dataset) -> Attack:
-        """The same attack with its outputs in the units of the user's targets."""
-        ends = (train.in_units(end) for end in (self.outputs.low, self.outputs.high))
-        return replace(self, outputs=Interval(*ends))
-
-    def save(self, path: Path) -> None:
-        """Write the witness dataset as a NumPy archive (`x`, one-hot `y`)."""
-        with path.open("wb") as target:
-            np.savez(target, x=self.witness[0], y=self.witness[1])
 
 
 class _Trainer:

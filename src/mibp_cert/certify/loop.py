@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from mibp_cert.certify.answers import Answers
 from mibp_cert.certify.attack import attack, check_certificates
-from mibp_cert.certify.predict import abstain, nominal_classes, predict, predict_ranges, unknown_ranges
+from mibp_cert.certify.predict import Answers, abstain, nominal_classes, predict, predict_ranges, unknown_ranges
 from mibp_cert.certify.request import Request, Selection
 from mibp_cert.certify.run import CertifiedRun, EpochRecord
 from mibp_cert.data import Split, Task
@@ -71,42 +70,14 @@ class Keeper(Protocol):
         """Keep what was found in the end."""
 
 
-@dataclass
-class Totals:
-    """Sums over several steps."""
-
-    reports: list[StepReport] = field(default_factory=list)
-
-    def of(self, name: str) -> int:
-        return sum(getattr(report, name) for report in self.reports)
-
-    def epoch(self, number: int, record: StepRecord) -> EpochRecord:
-        """What is told of an epoch that ended with this step."""
-        gaps = [report.gap.max() for report in self.reports if report.gap.size]
-        counted = ("programs", "nodes", "fallbacks", "unstable_gates", "unstable_relus")
-        return EpochRecord(
-            epoch=number,
-            seconds=record.elapsed,
-            radius_mean=record.radius_mean,
-            radius_max=record.radius_max,
-            validation_nominal=record.nominal,
-            validation_certified=record.certified,
-            gap_max=float(max(gaps)) if gaps else None,
-            **{name: self.of(name) for name in counted},
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where training stands: bounds, the clean model, and how many steps led there."""
+    """Where training stands after a step: bounds, and the clean model."""
 
     bounds: ParameterSet | None
     """None: it is in the archive."""
     theta: Array
-    steps: int
-    nominal: float | None = None
-    certified: float | None = None
-    """Accuracies on the validation data, clean and certified."""
+    record: StepRecord
 
 
 def certify(request: Request, hear: Callbacks | None = None, keeper: Keeper | None = None) -> CertifiedRun:
@@ -129,15 +100,13 @@ class _Loop:
         self.request, self.engine, self.hear, self.keeper = request, engine, hear, keeper
         self.plan, self.members = request.unrolled, request.members
         self.parameters = request.network.layout.size
-        self.totals = Totals()
+        self.reports: list[StepReport] = []
+        self.history: list[EpochRecord] = []
+        self.chosen: State | None = None
 
     def run(self) -> CertifiedRun:
-        history: list[EpochRecord] = []
-        chosen, reached = None, 0
-        for state, epoch in self._train():
-            chosen, reached = _better(chosen, state, self.request.select), state.steps
-            history += [] if epoch is None else [epoch]
-        diverged = None if reached == self.plan.total else sum(self.plan.sizes[: len(self.totals.reports)])
+        reached, chosen = self._train(), self.chosen
+        diverged = None if reached == self.plan.total else sum(self.plan.sizes[: len(self.reports)])
         if chosen is None:
             raise Diverged(
                 f"The bounds diverged: no prediction can be certified after step {diverged}, within the first epoch; use a "
@@ -146,35 +115,33 @@ class _Loop:
         bounds, theta = self._with_bounds(chosen)
         kept = None if self.keeper is None else self.keeper.read_result()
         if kept is None:
-            answers = self._answer(bounds, theta, chosen.steps, diverged)
+            answers = self._answer(bounds, theta, chosen.record.steps, diverged)
         else:
             answers = Answers.of_arrays(kept, self.request.prediction)
         run = CertifiedRun(
             self.request,
             bounds,
             theta,
-            chosen.steps,
-            (chosen.nominal, chosen.certified),
+            chosen.record.steps,
+            (chosen.record.nominal, chosen.record.certified),
             diverged,
-            tuple(history),
-            self.totals.of("programs"),
-            self.totals.of("nodes"),
-            self.totals.of("fallbacks"),
-            answers,
+            tuple(self.history),
+            **_sums(self.reports, "programs", "nodes", "fallbacks"),
+            answers=answers,
         )
         if self.keeper is not None and kept is None:
             self.keeper.save_result(run.to_json(), answers.arrays())
         return run
 
-    def _train(self) -> Iterator[tuple[State, EpochRecord | None]]:
-        """One step after another; yields at the end of every epoch (or step), and stops early when the bounds diverge.
+    def _train(self) -> int:
+        """One step after another, until the bounds diverge; returns the last step at which the run may stop.
 
         Steps that are kept are not taken again: their records are replayed, and the last set is read.
         """
         plan, select = self.plan, self.request.select
         now: ParameterSet = Box.point(plan.begin)
-        count, trained, best = 0, plan.begin, None
-        since, start = Totals(), time.perf_counter()
+        count, trained, reached = 0, plan.begin, 0
+        begun, start = 0, time.perf_counter()
         x, y = self.members.reference
         known = 0 if self.keeper is None else len(self.keeper.records)
         for number, (step, size) in enumerate(zip(plan.steps, plan.sizes, strict=True), start=1):
@@ -193,24 +160,21 @@ class _Loop:
                 bounds = now.first(self.parameters)
                 record = self._record(now, bounds, trained, count, report, elapsed, whole or select.per_step)
                 if self.keeper is not None:
-                    needed = {number} if best is None else {number, self._place(best.steps)}
+                    needed = {number} if self.chosen is None else {number, self._place(self.chosen.record.steps)}
                     arrays = None if record.diverged else {**now.arrays(), "trained": trained}
                     self.keeper.save(number, record, arrays, needed)
-            for totals in (since, self.totals):
-                totals.reports.append(record.report)
+            self.reports.append(record.report)
             if record.diverged:
-                return
+                break
             self.hear.on_step(count, plan.total)
-            if not record.validated:
-                continue
-            reached = State(bounds, trained[: self.parameters], count, record.nominal, record.certified)
-            best = _better(best, replace(reached, bounds=None), select)
-            epoch = None
+            if record.validated:
+                reached = count
+                self.chosen = _better(self.chosen, State(bounds, trained[: self.parameters], record), select)
             if whole:
-                epoch = since.epoch(count // plan.per_epoch, record)
-                self.hear.on_epoch(epoch)
-                since, start = Totals(), time.perf_counter()
-            yield reached, epoch
+                self.history.append(_epoch(count // plan.per_epoch, record, self.reports[begun:]))
+                self.hear.on_epoch(self.history[-1])
+                begun, start = len(self.reports), time.perf_counter()
+        return reached
 
     def _record(
         self,
@@ -258,7 +222,7 @@ class _Loop:
         """The chosen set and model, read again where the run went on past it before it was interrupted."""
         if chosen.bounds is not None:
             return chosen.bounds, chosen.theta
-        state, trained = self._kept(self._place(chosen.steps))
+        state, trained = self._kept(self._place(chosen.record.steps))
         return state.first(self.parameters), trained[: self.parameters]
 
     def _answer(self, bounds: ParameterSet, theta: Array, steps: int, diverged: int | None) -> Answers:
@@ -283,7 +247,7 @@ class _Loop:
             if engine is not self.engine:
                 engine.close()
         assert answers.certified is not None
-        self.totals.reports.append(answers.certified.report)
+        self.reports.append(answers.certified.report)
         if r.attack is not None:
             self.hear.on_stage("attacking")
             taken = r.plan.steps[:steps]
@@ -307,11 +271,30 @@ def _better(before: State | None, now: State, select: Selection) -> State:
     A run that never reaches the clean accuracy asked for is judged by its steps alone.
     """
 
-    def rank(state: State) -> tuple[bool, bool, float]:
-        enough = state.steps >= select.least_steps
-        return enough and (state.nominal or 0.0) >= select.least_accuracy, enough, state.certified or 0.0
+    def rank(record: StepRecord) -> tuple[bool, bool, float]:
+        enough = record.steps >= select.least_steps
+        return enough and (record.nominal or 0.0) >= select.least_accuracy, enough, record.certified or 0.0
 
-    return now if before is None or not select.by_validation or rank(now) > rank(before) else before
+    return now if before is None or not select.by_validation or rank(now.record) > rank(before.record) else before
+
+
+def _sums(reports: list[StepReport], *names: str) -> dict[str, int]:
+    return {name: sum(getattr(report, name) for report in reports) for name in names}
+
+
+def _epoch(number: int, record: StepRecord, reports: list[StepReport]) -> EpochRecord:
+    """What is told of an epoch that ended with this step; `reports`: of all its steps."""
+    gaps = [report.gap.max() for report in reports if report.gap.size]
+    return EpochRecord(
+        epoch=number,
+        seconds=record.elapsed,
+        radius_mean=record.radius_mean,
+        radius_max=record.radius_max,
+        validation_nominal=record.nominal,
+        validation_certified=record.certified,
+        gap_max=float(max(gaps)) if gaps else None,
+        **_sums(reports, "programs", "nodes", "fallbacks", "unstable_gates", "unstable_relus"),
+    )
 
 
 def clean_accuracies(network: Network, data: Split, threat: Threat, training: Training) -> list[float]:

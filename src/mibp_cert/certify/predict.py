@@ -8,19 +8,23 @@ class at the centre of the set can be certified, so only its margins are bounded
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.data import Column
-from mibp_cert.engines import Engine, Inputs, ParameterSet, StepReport, Wanted
+from mibp_cert.data import Column, Dataset
+from mibp_cert.engines import Box, Engine, Inputs, ParameterSet, StepReport, Wanted
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import evaluate
 from mibp_cert.nets import Network
 
 ABSTAIN = -1
+_CLASSES = ("classes", "centre", "margin", "margin_high")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +86,97 @@ class Ranges:
     def within(self, low: Array | float, high: Array | float) -> NDArray[np.bool_]:
         """Which rows are certified to have all their outputs in `[low, high]`."""
         return np.asarray(((self.outputs.low >= low) & (self.outputs.high <= high)).all(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """What the attacks reached: models `theta` (datasets × parameters), their classes on the test points, and a witness."""
+
+    theta: Array
+    classes: NDArray[np.intp]
+    origins: tuple[str, ...]
+    witness: tuple[Array, Array]
+    """The dataset that changes the most predictions."""
+    flips: int
+    """How many predictions the witness changes."""
+    outputs: Interval
+    """Smallest and largest outputs reached (points × outputs), by any model on any of its inputs."""
+
+    def attacked_classes(self, nominal: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The nominal class where no attack changed it, else the class of the first attack that did."""
+        changed = self.classes != nominal[None, :]
+        first = changed.argmax(axis=0)
+        return np.where(changed.any(axis=0), self.classes[first, np.arange(len(nominal))], nominal)
+
+    def attacked_accuracy(self, nominal: NDArray[np.intp], y: NDArray[np.intp]) -> float:
+        """Share of points that are right for the clean model and for every attacked one."""
+        right = (self.classes == y[None, :]).all(axis=0) & (nominal == y)
+        return float(np.mean(right))
+
+    def inner(self) -> Box:
+        """Smallest box around all models reached: how much of a bound is real."""
+        return Box(self.theta.min(axis=0), self.theta.max(axis=0))
+
+    def in_units(self, train: Dataset) -> Attack:
+        """The same attack with its outputs in the units of the user's targets."""
+        ends = (train.in_units(end) for end in (self.outputs.low, self.outputs.high))
+        return replace(self, outputs=Interval(*ends))
+
+    def save(self, path: Path) -> None:
+        """Write the witness dataset as a NumPy archive (`x`, one-hot `y`)."""
+        with path.open("wb") as target:
+            np.savez(target, x=self.witness[0], y=self.witness[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """None where the data have no test part, or the task is another one."""
+
+    test: Predictions | None = None
+    test_ranges: Ranges | None = None
+    nominal: NDArray[np.intp] | None = None
+    attack: Attack | None = None
+
+    @property
+    def certified(self) -> Predictions | Ranges | None:
+        """What is certified: classes, or ranges."""
+        return self.test if self.test is not None else self.test_ranges
+
+    def arrays(self) -> dict[str, Any]:
+        """All of it as arrays, for files."""
+        found: dict[str, Any] = {}
+        if self.test is not None:
+            found |= {f"test_{n}": getattr(self.test, n) for n in _CLASSES}
+        if self.test_ranges is not None:
+            found |= {"range_low": self.test_ranges.outputs.low, "range_high": self.test_ranges.outputs.high}
+        if self.nominal is not None:
+            found["nominal"] = self.nominal
+        if self.attack is not None:
+            a = self.attack
+            found |= {"attack_theta": a.theta, "attack_classes": a.classes, "attack_origins": np.array(a.origins)}
+            found |= {"attack_x": a.witness[0], "attack_y": a.witness[1], "attack_flips": np.array(a.flips)}
+            found |= {"attack_low": a.outputs.low, "attack_high": a.outputs.high}
+        return found
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Any], method: str) -> Answers:
+        """The inverse of `arrays`."""
+        test = ranges = found = None
+        if "test_classes" in arrays:
+            classes, centre, low, high = (arrays[f"test_{n}"] for n in _CLASSES)
+            test = Predictions(classes, centre, low, high, method, StepReport())
+        if "range_low" in arrays:
+            ranges = Ranges(Interval(arrays["range_low"], arrays["range_high"]), method, StepReport())
+        if "attack_theta" in arrays:
+            found = Attack(
+                arrays["attack_theta"],
+                arrays["attack_classes"],
+                tuple(str(name) for name in arrays["attack_origins"]),
+                (arrays["attack_x"], arrays["attack_y"]),
+                int(arrays["attack_flips"]),
+                Interval(arrays["attack_low"], arrays["attack_high"]),
+            )
+        return cls(test, ranges, arrays.get("nominal"), found)
 
 
 def nominal_outputs(network: Network, theta: Array, x: Array) -> Array:

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mibp_cert.certify.answers import Answers
-from mibp_cert.certify.attack import Attack
 from mibp_cert.certify.predict import (
+    Answers,
+    Attack,
     Predictions,
     Ranges,
     abstain,
@@ -32,6 +33,11 @@ from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network, Training
 from mibp_cert.threats import Threat
+
+
+def forwarded(path: str) -> Any:
+    """A property that reads what a part of the run holds; declared as a `ClassVar`, so that it has a type and is no field."""
+    return property(attrgetter(path))
 
 
 @dataclass(frozen=True)
@@ -96,60 +102,22 @@ class CertifiedRun:
 
     # What was asked for -----------------------------------------------------------------------------------------------
 
-    @property
-    def network(self) -> Network:
-        return self.request.network
-
-    @property
-    def data(self) -> Split:
-        return self.request.data
-
-    @property
-    def train(self) -> Dataset:
-        return self.request.train
-
-    @property
-    def threat(self) -> Threat:
-        return self.request.threat
-
-    @property
-    def test_threat(self) -> Threat | None:
-        """What may be wrong with the test inputs themselves."""
-        return self.request.test_threat
-
-    @property
-    def training(self) -> Training:
-        return self.request.training
-
-    @property
-    def engine(self) -> str:
-        return self.request.engine
-
-    @property
-    def prediction(self) -> str:
-        return self.request.prediction
-
-    @property
-    def select(self) -> Selection:
-        return self.request.select
-
-    @property
-    def solver(self) -> SolverSettings:
-        return self.request.settings.solver
-
-    @property
-    def start(self) -> Array:
-        """The initial parameters `θ₀`."""
-        return self.request.start
-
-    @property
-    def batch_size(self) -> int:
-        return self.request.plan.batch_size
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether the same request gives the same bits again."""
-        return self.solver.repeatable
+    network: ClassVar[Network] = forwarded("request.network")
+    data: ClassVar[Split] = forwarded("request.data")
+    train: ClassVar[Dataset] = forwarded("request.train")
+    threat: ClassVar[Threat] = forwarded("request.threat")
+    test_threat: ClassVar[Threat | None] = forwarded("request.test_threat")
+    """What may be wrong with the test inputs themselves."""
+    training: ClassVar[Training] = forwarded("request.training")
+    engine: ClassVar[str] = forwarded("request.engine")
+    prediction: ClassVar[str] = forwarded("request.prediction")
+    select: ClassVar[Selection] = forwarded("request.select")
+    solver: ClassVar[SolverSettings] = forwarded("request.settings.solver")
+    start: ClassVar[Array] = forwarded("request.start")
+    """The initial parameters `θ₀`."""
+    batch_size: ClassVar[int] = forwarded("request.plan.batch_size")
+    repeatable: ClassVar[bool] = forwarded("request.settings.solver.repeatable")
+    """Whether the same request gives the same bits again."""
 
     @property
     def outer(self) -> tuple[str, ...]:
@@ -164,24 +132,13 @@ class CertifiedRun:
 
     # What was found ---------------------------------------------------------------------------------------------------
 
-    @property
-    def test(self) -> Predictions | None:
-        """Certified classes of the test points."""
-        return self.answers.test
-
-    @property
-    def test_ranges(self) -> Ranges | None:
-        """Regression: ranges of the outputs of the test points, in the units of the targets."""
-        return self.answers.test_ranges
-
-    @property
-    def nominal(self) -> NDArray[np.intp] | None:
-        """Classes that the clean model gives to the test points."""
-        return self.answers.nominal
-
-    @property
-    def attack(self) -> Attack | None:
-        return self.answers.attack
+    test: ClassVar[Predictions | None] = forwarded("answers.test")
+    """Certified classes of the test points."""
+    test_ranges: ClassVar[Ranges | None] = forwarded("answers.test_ranges")
+    """Regression: ranges of the outputs of the test points, in the units of the targets."""
+    nominal: ClassVar[NDArray[np.intp] | None] = forwarded("answers.nominal")
+    """Classes that the clean model gives to the test points."""
+    attack: ClassVar[Attack | None] = forwarded("answers.attack")
 
     @property
     def nominal_accuracy(self) -> float | None:

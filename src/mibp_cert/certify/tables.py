@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mibp_cert.certify.attack import Attack, AttackSettings, attack
-from mibp_cert.certify.predict import Predictions, nominal_classes, nominal_outputs
+from mibp_cert.certify.attack import AttackSettings, attack
+from mibp_cert.certify.predict import Attack, Predictions, nominal_classes, nominal_outputs
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Task
 from mibp_cert.engines import Inputs

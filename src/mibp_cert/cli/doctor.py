@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from mibp_cert.certify import AttackSettings
-from mibp_cert.certify.memory import free_memory
+from mibp_cert.certify.request import free_memory
 from mibp_cert.data import two_moons
 from mibp_cert.doors import certify_training
 from mibp_cert.engines import ENGINES, SolverSettings
