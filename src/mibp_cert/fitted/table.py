@@ -1,0 +1,183 @@
+"""The training table of a fitted model with what may be wrong with it: rows, their own noise, and budgets of rows.
+
+Row `i` has the features `x_i + d_i`, the target `y_i + e_i` and the weight `w_i`. Its noise is
+
+    d_i = r_i ∘ ε + Σ_k δ_ik j_ik + (pieces),      |ε_j| ≤ 1, |δ_ik| ≤ 1,      |e_i| ≤ q_i:
+
+each cell within its own radius `r_ij`, directions `j_ik` that several cells share, and pieces that are known by their support
+functions (balls, few cells, one-hot groups). A `Budget` lets at most `most` rows be replaced by one of their alternatives.
+
+`table_of` reads all of this off the noise view of a threat set. Blocks whose symbols reach several rows, or that are no boxes,
+stay as they are (`Spread`). In a budgeted block the symbols of one row become the noise of that row's alternative, around the row
+as handed in: it can be scaled down to nothing, so that no mixture of rows lies between the two. Where two budgets touch one row,
+each alternative has the noise of both: a row that both replace then costs no more than one of the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from mibp_cert.fitted.losses import EPS
+from mibp_cert.sets import Block, Budgeted, Noise, Plain, Segments
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Noise of single rows, known by its support function: cells (rows · P, flat) `linear·ε`; `segments.rows` numbers the rows."""
+
+    linear: sparse.csr_matrix
+    segments: Segments
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """See the module's text."""
+
+    x: Array
+    r: Array
+    y: Array
+    q: Array
+    w: Array
+    j: Array | None = None
+    """Shared directions (rows × directions × P)."""
+    pieces: tuple[Pieces, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def reach_of(self, theta: Array) -> Array:
+        """Largest `|d_i·θ|` for `|θ_j|` at most these (queries × P), for every row."""
+        total = theta @ self.r.T
+        if self.j is not None:
+            total = total + np.einsum("ndp,qp->qn", np.abs(self.j), theta)
+        for piece in self.pieces:
+            size = (abs(piece.linear).T @ np.tile(theta, len(self)).T).T * piece.segments.magnitude()
+            np.add.at(total, (slice(None), np.repeat(piece.segments.rows, piece.segments.sizes)), size)
+        return np.asarray(total)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """A block of symbols that move cells of any rows: cells (rows · P, flat) `linear·ε`."""
+
+    linear: sparse.csr_matrix
+    block: Block
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """At most `most` rows are replaced: `rows[k]` by the alternative `by[k]`; −1: a row that was not there before."""
+
+    most: int
+    rows: Index
+    by: Rows
+    scaled: bool
+    """Each alternative is the row itself with more noise, down to none of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """All rows, the noise that they share, budgets, and the penalties `α_j`."""
+
+    rows: Rows
+    alpha: Array
+    blocks: tuple[Spread, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+
+
+def table_of(noise: Noise, column: int, weights: Array, alpha: Array) -> Table:
+    """The table behind a noise view; `column`: of the one-hot labels (or targets) that is the target; a last feature 1 is added
+    where `alpha` has one more entry than there are features."""
+    n, d = noise.x_centre.shape
+    p = len(alpha)
+    x = np.ones((n, p))
+    x[:, :d] = noise.x_centre
+    moves = sparse.coo_matrix(noise.x_linear)
+    cells = sparse.csc_matrix((moves.data, (moves.row // d * p + moves.row % d, moves.col)), shape=(n * p, noise.symbols))
+    targets = sparse.csc_matrix(sparse.csr_matrix(noise.y_linear)[column :: noise.y_centre.shape[1]])
+    rows = Rows(x, np.zeros((n, p)), np.array(noise.y_centre[:, column]), np.zeros(n), weights)
+    spread, blocks = [], [b for b in noise.blocks if isinstance(b, Budgeted)]
+    for block in noise.blocks:
+        if isinstance(block, Budgeted):
+            continue
+        linear, y = cells[:, block.symbols], targets[:, block.symbols]
+        if isinstance(block, Plain):
+            rows, left = _absorbed(rows, block.pieces, linear, y)
+        else:
+            low, high = block.support(np.asarray(y.todense()))
+            rows, left = replace(rows, y=rows.y + 0.5 * (low + high), q=rows.q + _up(0.5 * (high - low))), linear
+        if left is not None and left.nnz:
+            spread.append(Spread(sparse.csr_matrix(left), block))
+    found = []
+    for block in blocks:
+        # The noise of every budget, so that a row which several of them replace is covered by each.
+        rows_of = block.members
+        by = replace(rows, **{name: getattr(rows, name)[rows_of] for name in ("x", "r", "y", "q", "w")})
+        for other in blocks:
+            by = _with_children(by, other, rows_of, cells, targets, p)
+        found.append(Budget(block.most, rows_of, by, scaled=True))
+    return Table(rows, alpha, tuple(spread), tuple(found))
+
+
+def _with_children(by: Rows, block: Budgeted, rows_of: Index, cells: Any, targets: Any, p: int) -> Rows:
+    """The rows with the noise that a budgeted block has for them, as if all of them were replaced."""
+    start, where = 0, np.full(cells.shape[0] // p, -1, dtype=np.intp)
+    where[rows_of] = np.arange(len(rows_of))
+    picked = (rows_of[:, None] * p + np.arange(p)).ravel()
+    for child in block.children:
+        symbols = block.symbols[start : start + child.count]
+        start += child.count
+        mine = where[child.rows] >= 0
+        keep = np.repeat(mine, child.sizes)
+        own = Segments(
+            child.kind, child.sizes[mine], where[child.rows[mine]], child.low[keep], child.high[keep], child.most
+        )
+        linear = sparse.csc_matrix(sparse.csr_matrix(cells[:, symbols[keep]])[picked])
+        y = sparse.csc_matrix(sparse.csr_matrix(targets[:, symbols[keep]])[rows_of])
+        by, left = _absorbed(by, own, linear, y)
+        if left is not None and left.nnz:
+            by = replace(by, pieces=(*by.pieces, Pieces(sparse.csr_matrix(left), own)))
+    return by
+
+
+def _absorbed(rows: Rows, segments: Segments, linear: Any, y: Any) -> tuple[Rows, Any]:
+    """The rows with what boxes do to cells of their own, and with the ends of the targets; what is left of the cells' noise."""
+    n, p = rows.x.shape
+    low, high = _ends(segments, y)
+    rows = replace(rows, y=rows.y + 0.5 * (low + high), q=rows.q + _up(0.5 * (high - low)))
+    if segments.kind != "box" or np.diff(linear.indptr).max(initial=0) > 1:
+        return rows, linear
+    middle, radius = 0.5 * (segments.low + segments.high), _up(0.5 * (segments.high - segments.low))
+    x = rows.x + np.asarray(linear @ middle).reshape(n, p)
+    r = rows.r + _up(np.asarray(abs(linear) @ radius).reshape(n, p))
+    # Moving the middle rounds; the radius pays for it.
+    r = np.where(r > 0, _up(r) + 4.0 * EPS * np.abs(x) * (np.asarray(abs(linear) @ np.abs(middle)).reshape(n, p) > 0), 0.0)
+    return replace(rows, x=x, r=r), None
+
+
+def _ends(segments: Segments, y: Any) -> tuple[Array, Array]:
+    """Ends of what the symbols add to each target."""
+    low, high = np.zeros(y.shape[0]), np.zeros(y.shape[0])
+    if not y.nnz:
+        return low, high
+    entries = y.tocoo()
+    piece = np.repeat(segments.rows, segments.sizes)
+    if np.diff(y.indptr).max() > 1 or (piece[entries.col] != entries.row).any():  # symbols that several rows share
+        bottom, top = segments.ends(np.asarray(y.todense()))
+        return bottom.sum(axis=-1), top.sum(axis=-1)
+    bottom, top = segments.ends(np.asarray(y.sum(axis=0)).ravel())
+    np.add.at(low, segments.rows, bottom)
+    np.add.at(high, segments.rows, top)
+    return low, high
+
+
+def _up(radius: Array) -> Array:
+    return np.asarray(np.where(radius > 0, radius * (1.0 + 8.0 * EPS), 0.0))
