@@ -37,6 +37,8 @@ class ScoreLoss(ABC):
     """Does a target move `ψ` by `−y`, whatever the score?"""
     curved: ClassVar[bool] = False
     """Where not, `ψ` is piecewise linear: extremes are at ends and kinks."""
+    steepest: ClassVar[float]
+    """Largest `ψ'`."""
 
     @abstractmethod
     def value(self, y: Array, s: Array) -> Array:
@@ -112,6 +114,7 @@ class Logistic(ScoreLoss):
 
     name = "cross-entropy"
     label_shift = True
+    steepest = 0.25
     curved = True
 
     def value(self, y: Array, s: Array) -> Array:
@@ -144,6 +147,7 @@ class HalfSquare(ScoreLoss):
 
     name = "squared-error"
     label_shift = True
+    steepest = 1.0
 
     def value(self, y: Array, s: Array) -> Array:
         return np.asarray(0.5 * (s - y) ** 2)
@@ -173,6 +177,7 @@ class SquaredHinge(ScoreLoss):
 
     name = "squared-hinge"
     label_shift = False
+    steepest = 2.0
 
     def value(self, y: Array, s: Array) -> Array:
         return np.asarray(np.maximum(0.0, 1.0 - (2.0 * y - 1.0) * s) ** 2)
@@ -203,6 +208,7 @@ class HuberScore(ScoreLoss):
 
     name = "huber"
     label_shift = False
+    steepest = 1.0
     delta: float = 1.35
 
     def value(self, y: Array, s: Array) -> Array:

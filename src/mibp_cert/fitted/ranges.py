@@ -1,0 +1,134 @@
+"""Ranges of parameters and scores: a hypothesis, its proof by continuation, and what is tightened after it.
+
+**Lemma.** Let the datasets (with their tilts) form a connected family on which the set of minimisers is upper hemicontinuous with compact,
+connected values, and let the minimisers of one member lie strictly inside ranges `z`. If, for every member whose minimisers lie in `z`, the bounds computed under `z`
+lie strictly inside `z`, then no minimiser of any member leaves `z`. *Proof.* The members whose minimisers lie strictly inside `z` form an open set; by the
+hypothesis so do those with one that does not lie in `z`, and there are no others. The family is connected, so one of the two is empty; the clean one is not. ∎
+
+Where the threat is noise that can be scaled, the family is star-shaped; budgets of alternatives are connected by mixtures of rows, for which the bounds
+hold as well (`fitted.table`). With `α > 0` on the weights and a loss that pulls the intercept from both sides, minimisers exist and stay bounded.
+
+**Exit cut.** For one end of `z` to be the first to be left, the query must *be* at that end, `a·θ = v`, with everything else in `z`. Under that assumption the
+other ranges shrink (`fitted.zonotope`); if the bound of `a·θ` is then below `v`, that end is never reached. Each end may be dealt with on its own.
+
+**Search.** The hypothesis starts from first-order radii; ends that fail are moved out. Whatever is proven may be tightened: bounds computed under proven
+ranges need no strictness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.fitted.dual import Dual, Ranges
+from mibp_cert.fitted.losses import ScoreLoss
+from mibp_cert.fitted.table import Array, Index, Table
+from mibp_cert.fitted.zonotope import Zonotope
+
+FIRST = 1.5
+"""Multiple of the first-order radii that the hypothesis starts from."""
+GROW = 1.1
+ATTEMPTS = 16
+CUTS = 2
+"""How often the ranges are shrunk under the assumption of an exit."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is bounded: the table, its loss, the computed minimiser `c` of the clean data, and its tilt."""
+
+    table: Table
+    loss: ScoreLoss
+    c: Array
+    tau: Array
+
+    def point(self) -> Ranges:
+        """The ranges of `c` alone."""
+        s = self.table.rows.x @ self.c
+        by = tuple((budget.by.x @ self.c,) * 2 for budget in self.table.budgets)
+        return Ranges(self.c, self.c, s, s, by)
+
+    def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
+        """Bounds of all that `ranges` holds, under the hypothesis that it holds."""
+        dual, rows = Dual(self.table, self.loss, ranges, self.tau, rounds), self.table.rows
+        eye, own = np.eye(len(self.c)), np.arange(len(rows), dtype=np.intp)
+        ends = [(-dual.upper(-eye), dual.upper(eye))]
+        ends.append((-dual.upper(-rows.x, own, -1.0), dual.upper(rows.x, own)))
+        for budget in self.table.budgets:
+            more = budget.by.reach_of(ranges.reach[None, :])[0]
+            ends.append((-dual.upper(-budget.by.x) - more, dual.upper(budget.by.x) + more))
+        return Ranges(*ends[0], *ends[1], tuple(ends[2:]))
+
+    def reaches(self, ranges: Ranges, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
+        """May `a·θ` (or the score of row `own`, times `sign`) be `v` or more, for minimisers in the ranges? False is proven."""
+        noise = 0.0 if own < 0 else self.table.rows.reach_of(ranges.reach[None, :])[0][own]
+        for _ in range(CUTS):
+            ranges = Zonotope(self.table, self.loss, ranges, self.tau).bounds(a, v - noise * (1.0 + 1e-12))
+            if ranges.empty:
+                return False
+        dual = Dual(self.table, self.loss, ranges, self.tau, 3)
+        return not dual.upper(a[None], np.array([own], dtype=np.intp), sign)[0] < v
+
+
+def _flat(ranges: Ranges) -> tuple[Array, Array]:
+    pairs = [(ranges.low, ranges.high), (ranges.s_low, ranges.s_high), *ranges.by]
+    return np.concatenate([low for low, _ in pairs]), np.concatenate([high for _, high in pairs])
+
+
+def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
+    cuts = np.cumsum([len(ranges.low), len(ranges.s_low), *(len(ends[0]) for ends in ranges.by)])[:-1]
+    pairs = list(zip(np.split(low, cuts), np.split(high, cuts), strict=True))
+    return Ranges(*pairs[0], *pairs[1], tuple(pairs[2:]))
+
+
+def prove(problem: Problem, cut: bool = True, log: Any = None) -> Ranges | None:
+    """Ranges that no minimiser of the family leaves; None if none could be proven."""
+    point = problem.point()
+    centre, _ = _flat(point)
+    lower, upper = _flat(problem.bounds(point, rounds=1))
+    least = 1e-9 * (1.0 + np.abs(centre))
+    low, high = centre - FIRST * np.maximum(centre - lower, least), centre + FIRST * np.maximum(upper - centre, least)
+    for k in range(ATTEMPTS):
+        ranges = _like(point, low, high)
+        below, above = _flat(problem.bounds(ranges))
+        if not (np.isfinite(below).all() and np.isfinite(above).all()):
+            return None
+        fails = [~(below > low), ~(above < high)]
+        if cut and sum(int(bad.sum()) for bad in fails) > 0:
+            fails = _cut(problem, ranges, fails)
+        if log:
+            log(k, sum(int(b.sum()) for b in fails), float(np.max((high-low)/np.maximum(upper-lower,least))))
+        if not (fails[0].any() or fails[1].any()):
+            return ranges
+        out = (np.maximum(centre - low, centre - below), np.maximum(high - centre, above - centre)) if not cut else (centre - low, high - centre)
+        low = np.where(fails[0], centre - GROW * out[0], low)
+        high = np.where(fails[1], centre + GROW * out[1], high)
+    return None
+
+
+def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> list[NDArray[np.bool_]]:
+    """The ends that fail even under the assumption that they are reached."""
+    rows, low_high = problem.table.rows, _flat(ranges)
+    p, n = len(problem.c), len(rows)
+    others = [budget.by for budget in problem.table.budgets]
+    queries = np.concatenate([np.eye(p), rows.x, *(by.x for by in others)])
+    noise = np.concatenate([np.zeros(p + n), *(by.reach_of(ranges.reach[None, :])[0] for by in others)])
+    left = []
+    for bad, sign, ends in zip(fails, (-1.0, 1.0), low_high, strict=True):
+        still = bad.copy()
+        for i in np.flatnonzero(bad):
+            own = i - p if p <= i < p + n else -1
+            still[i] = problem.reaches(ranges, sign * queries[i], sign * ends[i] - noise[i] * (1 + 1e-12), own, sign)
+        left.append(still)
+    return left
+
+
+def tighten(problem: Problem, ranges: Ranges, rounds: int = 3) -> Ranges:
+    """Smaller ranges, from ranges that are proven."""
+    for _ in range(rounds):
+        (low, high), (below, above) = _flat(ranges), _flat(problem.bounds(ranges))
+        ranges = _like(ranges, np.fmax(low, below), np.fmin(high, above))
+    return ranges
