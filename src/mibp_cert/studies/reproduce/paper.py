@@ -19,7 +19,7 @@ ANSWERS = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of a table: a threat (and, where it differs, the data set), and what the paper reports for it."""
+    """One row of a table: a threat (and the data set, where the table is not named after it), and what the paper reports."""
 
     label: str
     threat: Threat
@@ -35,11 +35,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """An accuracy table: a data set, the training, and its cells."""
+    """An accuracy table: its data set's name, the training, and its cells."""
 
     name: str
     title: str
-    dataset: str
     cells: tuple[Cell, ...]
     epochs: int
     """Epochs at most; the number of steps is chosen on validation data."""
@@ -54,7 +53,6 @@ class Table:
     """The steps chosen on validation data are at least so many, and their clean accuracy so close to the best (None: any)."""
     batch_size: int | None = None
     batch_mode: str = "shuffle"
-    per_step: bool = False
     select: bool = True
     """Whether the number of steps is chosen on validation data; else it is what the epochs give."""
     mibp: bool = True
@@ -63,6 +61,25 @@ class Table:
     """Seeds of its own, where the ones asked for are not meant."""
     choices: tuple[str, ...] = ()
     histogram: bool = False
+
+    @property
+    def per_step(self) -> bool:
+        """Whether any step may be chosen: where each draws its own rows, an epoch is no unit of its own."""
+        return self.batch_mode == "subsample"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One row of a table about cost: the exact step on TwoMoons, and the paper's figure."""
+
+    label: str
+    paper: float
+    hidden: tuple[int, ...] = (20,)
+    eps: float = 0.01
+    epochs: int = 1
+    batch_size: int = 100
+    sizes: tuple[int, int, int] = (100, 200, 200)
+    """Training, validation and test rows."""
 
 
 def with_loss(table: Table, loss: str) -> Table:
@@ -90,7 +107,7 @@ _HINGE = (
 )
 _STANDARDISED = "eps is in standard deviations of the training rows"
 _DRAWN = "each step draws its own 100 rows"
-_SUBSAMPLED: dict[str, Any] = {"batch_size": 100, "batch_mode": "subsample", "per_step": True, "mibp": False}
+_SUBSAMPLED: dict[str, Any] = {"batch_size": 100, "batch_mode": "subsample", "mibp": False}
 
 
 def _eps(paper: dict[float, tuple[float, ...]]) -> tuple[Cell, ...]:
@@ -104,7 +121,6 @@ def _eps(paper: dict[float, tuple[float, ...]]) -> tuple[Cell, ...]:
 TWO_MOONS = Table(
     "two-moons",
     "TwoMoons, 2-20-2, 100 points",
-    "two-moons",
     (
         *_eps({0.0001: (83.8, 83.9, 83.3), 0.001: (82.3, 82.2, 82.0), 0.01: (69.0, 71.5, 81.4)}),
         Cell("eps 0.02", LInf(0.02), added=True),
@@ -116,7 +132,6 @@ TWO_MOONS = Table(
 IRIS2 = Table(
     "iris2",
     "Iris, two classes, 50 training rows",
-    "iris2",
     _eps({0.1: (88.0, 100.0), 0.2: (76.0, 92.0), 0.3: (20.0, 40.0)}),
     epochs=16,
     learning_rates=(0.02, 0.05, 0.1),
@@ -126,7 +141,6 @@ IRIS2 = Table(
 IRIS = Table(
     "iris",
     "Iris, three classes, 100 training rows",
-    "iris",
     _eps({0.0: (84.0, 84.0), 0.01: (68.0, 72.0), 0.02: (64.0, 68.0)}),
     epochs=24,
     learning_rates=(0.05, 0.1),
@@ -136,7 +150,6 @@ IRIS = Table(
 BREAST_CANCER = Table(
     "breast-cancer",
     "Breast Cancer Wisconsin, 30-20-2, 369 training rows",
-    "breast-cancer",
     _eps({0.0: (95.0, 95.0), 0.001: (83.0, 94.0), 0.01: (38.0, 51.0)}),
     epochs=3,
     entropy_rates=(1.0, 2.0, 0.3),
@@ -146,7 +159,6 @@ BREAST_CANCER = Table(
 NPHA = Table(
     "npha",
     "National Poll on Healthy Aging, 14 categorical answers, 572 training rows",
-    "npha",
     (
         Cell("accurate data", Nothing(), {"MIBP-Cert": 56.3, "rate": 100.0}),
         Cell("accurate, no refusals", Nothing(), dataset="npha-answered", added=True),
@@ -170,8 +182,7 @@ NPHA = Table(
 NPHA_BEYOND = Table(
     "npha-beyond-majority",
     "the same survey, a model that is no constant predictor: no hidden layer, all rows in each step",
-    "npha",
-    (Cell("missing mental health", Missing(NPHA_MENTAL, NPHA_REFUSED)),),
+    (Cell("missing mental health", Missing(NPHA_MENTAL, NPHA_REFUSED), dataset="npha"),),
     epochs=100,
     hidden=(),
     batch_size=572,
@@ -186,11 +197,26 @@ NPHA_BEYOND = Table(
 )
 TABLES = {table.name: table for table in (TWO_MOONS, IRIS2, IRIS, BREAST_CANCER, NPHA, NPHA_BEYOND)}
 
-BRANCHES = {(10, 0.01): 4, (10, 0.1): 36, (100, 0.01): 116, (100, 0.1): 174552}
-"""Branches of the first two iterations, by batch size and radius."""
-WIDTH = {5: 0.75, 10: 1.24, 20: 4.79, 30: 27.7}
-"""Seconds for one epoch at radius 0.01, by width of the one hidden layer."""
-DEPTH = {2: 0.75, 3: 2.37, 4: 6.24, 5: 12.9, 6: 22.1}
-"""The same by number of layers, each hidden one of width 5."""
-RUNTIME = {0.0001: 19.0, 0.001: 54.0, 0.01: 156.0}
-"""Seconds per epoch, mean of the first five, by radius."""
+TIMINGS = {
+    # Branches of the first two iterations; batches of 10 are drawn from 20 rows, so that an epoch has two of them.
+    "branches": (
+        Cost("batch 10, eps 0.01", 4, eps=0.01, batch_size=10, sizes=(20, 10, 10)),
+        Cost("batch 10, eps 0.1", 36, eps=0.1, batch_size=10, sizes=(20, 10, 10)),
+        Cost("batch 100, eps 0.01", 116, eps=0.01, epochs=2),
+        Cost("batch 100, eps 0.1", 174552, eps=0.1, epochs=2),
+    ),
+    # Seconds for one epoch, by width of the one hidden layer.
+    "width": tuple(
+        Cost(f"2 x {units}", paper, (units,)) for units, paper in ((5, 0.75), (10, 1.24), (20, 4.79), (30, 27.7))
+    ),
+    # The same by number of layers, each hidden one of width 5.
+    "depth": tuple(
+        Cost(f"{layers} x 5", paper, (5,) * (layers - 1))
+        for layers, paper in ((2, 0.75), (3, 2.37), (4, 6.24), (5, 12.9), (6, 22.1))
+    ),
+    # Seconds per epoch, mean of the first five, by radius.
+    "runtime": tuple(
+        Cost(f"eps {eps:g}", paper, eps=eps, epochs=5) for eps, paper in ((0.0001, 19.0), (0.001, 54.0), (0.01, 156.0))
+    ),
+}
+"""Tables about cost, by the name that the command line has for them."""
