@@ -30,7 +30,7 @@ ACCURACY: Columns[Record] = {
 
 def accuracy_table(table: Reproduced, records: Sequence[Record]) -> Table:
     """A table of the paper, its own figures first, then the engines' mean ± standard deviation over the seeds."""
-    out = new_table(table.title, ACCURACY, (), padding=0)
+    out = new_table(table.title, ACCURACY, ())
     for cell in table.cells:
         out.add_row(cell.label + (" *" if cell.added else ""))
         for name, value in cell.paper.items():

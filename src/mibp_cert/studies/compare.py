@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
@@ -72,3 +74,10 @@ def figures(run: CertifiedRun) -> dict[str, Any]:
     seconds = sum(record.seconds for record in run.history) / max(1, len(run.history))
     others = float(run.bounds.radius.mean()), seconds, run.steps, run.diverged is not None
     return dict(zip(COLUMNS, (*scores, *others), strict=True))
+
+
+def changed_by_attack(run: CertifiedRun) -> NDArray[np.bool_]:
+    """Test points to which a model trained on a dataset of the threat gives another class than the clean one."""
+    if run.attack is None or run.nominal is None:
+        return np.zeros(len(run.data.tested), dtype=bool)
+    return np.asarray(run.attack.attacked_classes(run.nominal) != run.nominal)
