@@ -242,15 +242,13 @@ def plot_ranges(run: CertifiedRun, ax: Axes) -> None:
     low, high = (end[shown, 0] for end in (proven.outputs.low, proven.outputs.high))
     known = np.isfinite(low) & np.isfinite(high)
     if known.any():
-        ax.vlines(place[known], low[known], high[known], colors=CERTIFIED, linewidth=3.2, alpha=0.55)
-        handles.append(Line2D([], [], color=CERTIFIED, linewidth=3.2, alpha=0.55, label="proven range"))
+        style: dict[str, Any] = {"colors": CERTIFIED, "linewidth": 3.2, "alpha": 0.55, "label": "proven range"}
+        handles.append(ax.vlines(place[known], low[known], high[known], **style))
     if run.attack is not None:
         reached = run.attack.outputs
         low, high = (_finite(end[shown, 0]) for end in (reached.low, reached.high))
-        ax.vlines(place, low, high, colors=ATTACKED, linewidth=1.4)
-        handles.append(Line2D([], [], color=ATTACKED, linewidth=1.4, label="reached by attacks"))
-    ax.scatter(place, targets[shown], color=CLEAN, marker="D", s=9, zorder=3)
-    handles.append(_dot("target", CLEAN, "D", markersize=4))
+        handles.append(ax.vlines(place, low, high, colors=ATTACKED, linewidth=1.4, label="reached by attacks"))
+    handles.append(ax.scatter(place, targets[shown], color=CLEAN, marker="D", s=9, zorder=3, label="target"))
     _legend(ax, handles)
     if not known.any():
         _say(ax, "no range is known")
