@@ -9,7 +9,7 @@ import pandas as pd
 from typer import Argument, Option
 
 from mibp_cert.cli.output import check_writable, interruptible, new_console, write_json
-from mibp_cert.engines import ENGINES
+from mibp_cert.engines import engine_named
 from mibp_cert.errors import UserError
 from mibp_cert.report.paper import accuracy_notes, accuracy_table, cost_table
 from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, run_table, run_timing, with_loss
@@ -38,9 +38,8 @@ def reproduce(
     """Print the paper's tables beside this tool's figures; interrupted runs go on where they stopped."""
     names, chosen = _names(what), tuple(name.strip() for name in engines.split(","))
     check_writable(json_path, csv_path)
-    unknown = sorted(set(chosen) - set(ENGINES))
-    if unknown:
-        raise UserError(f"There is no engine called {unknown[0]!r}; choose among {', '.join(ENGINES)}.")
+    for name in chosen:
+        engine_named(name)
     if loss not in LOSSES:
         raise UserError(f"The tables can be run with hinge, cross-entropy or squared-hinge, not {loss!r}.")
     seeds, seconds = seeds or (2 if quick else 5), seconds_per_step or (2.0 if quick else 30.0)

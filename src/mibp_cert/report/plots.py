@@ -14,8 +14,9 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from itertools import cycle
 from typing import Any
 
 import matplotlib
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from mibp_cert.certify import ABSTAIN, CertifiedRun
 from mibp_cert.data import Dataset
 from mibp_cert.engines import prediction_named
-from mibp_cert.engines.rounding import Array
+from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.studies.compare import changed_by_attack, figures
 
@@ -114,10 +115,11 @@ def plot_radius(run: CertifiedRun, ax: Axes) -> None:
     """Mean and largest radius of the parameters' bounds after each epoch and, dashed, the certified validation accuracy."""
     ax.set(xlabel="epoch", ylabel="radius of the bounds")
     epochs = [record.epoch for record in run.history]
-    largest, mean = (_finite(getattr(record, key) for record in run.history) for key in ("radius_max", "radius_mean"))
+    radii = np.array([(record.radius_max, record.radius_mean) for record in run.history])
+    largest, mean = np.where(np.isfinite(radii), radii, np.nan).T
     handles = ax.plot(epochs, largest, color=ATTACKED, marker="s", markersize=4, label="largest radius")
     handles += ax.plot(epochs, mean, color=CERTIFIED, marker="o", markersize=4, label="mean radius")
-    _log_axis(ax, np.concatenate([largest, mean]))
+    _log_axis(ax, radii[np.isfinite(radii)])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.grid(axis="y", alpha=0.25)
     per_epoch = steps_per_epoch(len(run.train), run.batch_size)
@@ -176,8 +178,8 @@ def plot_regions(run: CertifiedRun, ax: Axes) -> None:
     chunks = [grid[start : start + GRID_CHUNK] for start in range(0, len(grid), GRID_CHUNK)]
     found = np.concatenate([run.certify(chunk, method).classes for chunk in chunks]).reshape(RESOLUTION, RESOLUTION)
     shift, scale = np.array([(column.shift, column.scale) for column in columns]).T
-    looks = [(CLASS_COLOURS[k % len(CLASS_COLOURS)], MARKERS[k % len(MARKERS)]) for k in range(len(run.train.classes))]
-    for k, (colour, _) in [(ABSTAIN, (OPEN, "")), *enumerate(looks)]:
+    looks = list(zip(range(len(run.train.classes)), cycle(CLASS_COLOURS), cycle(MARKERS)))
+    for k, colour, _ in [(ABSTAIN, OPEN, ""), *looks]:
         inside = found == k
         if inside.any():
             # One filled outline per class: contours over the class numbers would paint a class between two others.
@@ -185,12 +187,13 @@ def plot_regions(run: CertifiedRun, ax: Axes) -> None:
             ax.contourf(*units, inside.astype(float), levels=[0.5, 1.5], colors=[colour], alpha=0.22)
     for part in parts:
         shown = _spread(len(part), POINTS)
-        for k, (colour, marker) in enumerate(looks):
+        for k, colour, marker in looks:
             across, up = (shift + scale * part.x[shown][part.y[shown] == k]).T
             face, edge, size = (colour, "white", 26) if part is run.train else ("none", colour, 14)
             ax.scatter(across, up, s=size, marker=marker, facecolors=face, edgecolors=edge, linewidths=0.6)
-    named = zip(run.train.classes[:10], looks, strict=False)
-    handles: list[Any] = [_dot(f"class {_short(name, 18)}", *look) for name, look in named]
+    handles: list[Any] = [
+        _dot(f"class {_short(run.train.classes[k], 18)}", colour, marker) for k, colour, marker in looks[:10]
+    ]
     handles.append(Patch(facecolor=OPEN, alpha=0.3, label="abstain"))
     handles += [_dot("training", OPEN, "o"), _dot("test", OPEN, "o", markerfacecolor="none")][: len(parts)]
     ax.set(xlabel=_column_label(columns[0].name), ylabel=_column_label(columns[1].name))
@@ -239,18 +242,19 @@ def plot_ranges(run: CertifiedRun, ax: Axes) -> None:
     place = np.arange(len(shown))
     ax.set_ylabel(f"output ({_target_name(run)})")
     handles: list[Any] = []
-    low, high = (end[shown, 0] for end in (proven.outputs.low, proven.outputs.high))
-    known = np.isfinite(low) & np.isfinite(high)
-    if known.any():
-        style: dict[str, Any] = {"colors": CERTIFIED, "linewidth": 3.2, "alpha": 0.55, "label": "proven range"}
-        handles.append(ax.vlines(place[known], low[known], high[known], **style))
+
+    def bars(outputs: Interval, **style: Any) -> None:
+        low, high = outputs.low[shown, 0], outputs.high[shown, 0]
+        known = np.isfinite(low) & np.isfinite(high)
+        if known.any():
+            handles.append(ax.vlines(place[known], low[known], high[known], **style))
+
+    bars(proven.outputs, label="proven range", colors=CERTIFIED, linewidth=3.2, alpha=0.55)
     if run.attack is not None:
-        reached = run.attack.outputs
-        low, high = (_finite(end[shown, 0]) for end in (reached.low, reached.high))
-        handles.append(ax.vlines(place, low, high, colors=ATTACKED, linewidth=1.4, label="reached by attacks"))
+        bars(run.attack.outputs, label="reached by attacks", colors=ATTACKED, linewidth=1.4)
     handles.append(ax.scatter(place, targets[shown], color=CLEAN, marker="D", s=9, zorder=3, label="target"))
     _legend(ax, handles)
-    if not known.any():
+    if not np.isfinite(proven.width).any():
         _say(ax, "no range is known")
 
 
@@ -316,12 +320,6 @@ def _short(value: Any, most: int) -> str:
     return (text if len(text) <= most else text[: most - 1] + "…").replace("$", r"\$")
 
 
-def _finite(values: Iterable[Any]) -> Array:
-    """Numbers, NaN for all that are infinite: those are left out of a picture."""
-    found = np.array(list(values), dtype=np.float64)
-    return np.where(np.isfinite(found), found, np.nan)
-
-
 def _spread(count: int, most: int) -> NDArray[np.intp]:
     """At most `most` of `count` places, evenly spread, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.intp))
@@ -336,8 +334,8 @@ def _legend(ax: Axes, handles: Sequence[Any]) -> None:
     """Above the picture, where it covers no data; as many columns as fit beside each other."""
     longest = max(len(str(handle.get_label())) for handle in handles)
     columns = max(1, min(3, len(handles), 54 // (longest + 5)))
-    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "borderaxespad": 0}
-    ax.legend(handles=handles, ncols=columns, frameon=False, handlelength=1.4, columnspacing=1.2, **place)
+    style: dict[str, Any] = {"frameon": False, "handlelength": 1.4, "columnspacing": 1.2, "borderaxespad": 0}
+    ax.legend(handles=handles, ncols=columns, loc="lower left", bbox_to_anchor=(0, 1.01), **style)
 
 
 def _say(ax: Axes, words: str) -> None:

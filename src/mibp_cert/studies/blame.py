@@ -67,7 +67,7 @@ class Blame:
         return {
             "rows": self.rows.to_dict("records"),
             "points": self.points,
-            "fixed": [_plain(row) for row in self.fixed],
+            "fixed": list(self.fixed),
             "certified_before": self.before,
             "certified_after": self.after,
         }
@@ -139,8 +139,8 @@ def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> pd.DataFr
             _add(totals, states[int(case)].noise, taken, run.train)
     whole = sum(totals.values()) or 1.0
     ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
-    names = range(len(run.train)) if run.train.index is None else run.train.index
-    lines = [(_plain(names[n]), n, column, 100.0 * e / whole) for (n, column), e in ranked if e > 0]
+    names = range(len(run.train)) if run.train.index is None else run.train.index.tolist()
+    lines = [(names[n], n, column, 100.0 * e / whole) for (n, column), e in ranked if e > 0]
     return pd.DataFrame(lines, columns=["row", "number", "column", "effect"])
 
 
@@ -171,7 +171,3 @@ def _by_row(cells: pd.DataFrame) -> pd.DataFrame:
         rows.append((group["row"].iloc[0], int(str(number)), total, said))
     frame = pd.DataFrame(rows, columns=["row", "number", "effect", "cells"])
     return frame.sort_values(["effect", "number"], ascending=[False, True], ignore_index=True)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
