@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 from rich.table import Table
 
 from mibp_cert.report.terminal import Columns, new_table
@@ -92,16 +93,9 @@ def _why_below(cell: Cell, record: Record) -> str:
     )
 
 
-def cost_table(name: str, records: Sequence[Record]) -> Table:
+def cost_table(name: str, records: Sequence[Record]) -> str:
     """Cost beside the paper's."""
-    unit = "paper's\nbranches" if name == "branches" else "paper's\nseconds"
-    columns: Columns[Record] = {
-        "case": lambda r: r["cell"],
-        unit: lambda r: f"{r['paper']:g}",
-        "s per\nepoch": lambda r: f"{r['seconds']:.2f}",
-        "nodes": lambda r: str(r["nodes"]),
-        "programs": lambda r: str(r["programs"]),
-        "largest\ngap %": lambda r: "–" if r["gap_percent"] is None else f"{r['gap_percent']:.2g}",
-        "fall-\nbacks": lambda r: str(r["fallbacks"]),
-    }
-    return new_table(f"{name}: exact step on TwoMoons", columns, records)
+    unit = "branches" if name == "branches" else "seconds per epoch"
+    found = pd.DataFrame(records).drop(columns="table").astype({"gap_percent": float})
+    shown = found.to_string(index=False, float_format=lambda value: f"{value:.4g}", na_rep="–")
+    return f"{name}: exact step on TwoMoons, beside the paper's {unit}\n{shown}"
