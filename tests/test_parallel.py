@@ -178,7 +178,7 @@ def test_a_refusal_on_another_machine_reaches_the_caller_as_a_sentence(cluster: 
 
 @pytest.mark.slow
 def test_units_of_a_table_are_kept_as_they_arrive(cluster: Cluster, tmp_path: Path) -> None:
-    table = replace(IRIS2, cells=IRIS2.cells[:1], epochs=1, hidden=(2,), learning_rates=(0.02, 0.1))
+    table = replace(IRIS2, cells=IRIS2.cells[:1], training=Training(1), hidden=(2,), learning_rates=(0.02, 0.1))
     options = Options(seeds=1, engines=("interval", "mibp"), runs=tmp_path / "there", parallel=cluster.address)
     heard: list[str] = []
     there = run_table(table, options, heard.append)

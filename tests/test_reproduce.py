@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from mibp_cert.cli import app
+from mibp_cert.nets import Training
 from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, run_table, runner
 from mibp_cert.studies.reproduce.paper import IRIS2, TWO_MOONS, Cost
 
-SMALL = replace(IRIS2, cells=IRIS2.cells[:1], epochs=6, hidden=(4,), learning_rates=(0.02, 0.1))
+SMALL = replace(IRIS2, cells=IRIS2.cells[:1], training=Training(6), hidden=(4,), learning_rates=(0.02, 0.1))
 
 
 def test_every_table_of_the_paper_is_there() -> None:
@@ -46,7 +47,7 @@ def test_finished_units_are_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(AssertionError, match="ran again"):
         run_table(SMALL, options, lambda text: None)
     with pytest.raises(AssertionError, match="ran again"):
-        run_table(replace(SMALL, epochs=7), options, lambda text: None)
+        run_table(replace(SMALL, training=Training(7)), options, lambda text: None)
 
 
 def test_the_command_prints_and_writes_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

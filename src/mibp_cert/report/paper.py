@@ -47,13 +47,13 @@ def accuracy_table(table: Reproduced, records: Sequence[Record]) -> Table:
 def accuracy_notes(table: Reproduced, records: Sequence[Record]) -> list[str]:
     """What must be known to read the table: choices, cells below the paper, constant predictors."""
     notes = list(table.choices)
-    if table.select:
+    if table.select.by_validation:
         close = ""
         if table.clean_within is not None:
             close = f" among those whose clean validation accuracy is within {100 * table.clean_within:g} points of the best"
         notes.append(
-            f"the number of steps, at least {table.least_steps}, has the highest certified accuracy on validation data{close}, "
-            "and is then a constant of the certificate"
+            f"the number of steps, at least {table.select.least_steps}, has the highest certified accuracy on validation "
+            f"data{close}, and is then a constant of the certificate"
         )
     notes += ["* not in the paper"] if any(cell.added for cell in table.cells) else []
     for cell in table.cells:

@@ -10,11 +10,15 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mibp_cert.certify import Selection
 from mibp_cert.data.builtin import NPHA_MENTAL, NPHA_REFUSED
+from mibp_cert.nets import Training
 from mibp_cert.threats import LInf, Missing, Nothing, Shift, Threat
 
 ANSWERS = (1, 2, 3, 4, 5)
 """Mental health from excellent (1) to poor (5)."""
+
+BY_EPOCH = Selection("best-validation", least_steps=5)
 
 
 @dataclass(frozen=True)
@@ -40,32 +44,22 @@ class Table:
     name: str
     title: str
     cells: tuple[Cell, ...]
-    epochs: int
-    """Epochs at most; the number of steps is chosen on validation data."""
+    training: Training
+    """With the most epochs there may be; learning rate and seed are those of a unit."""
     hidden: tuple[int, ...] = (20,)
     learning_rates: tuple[float, ...] = (0.1,)
     """The one with the best certified validation accuracy is taken, for each engine and seed."""
-    loss: str = "hinge"
     entropy_rates: tuple[float, ...] = (0.5, 0.2, 1.0)
     """Learning rates for cross-entropy, whose gradients are smaller."""
-    least_steps: int = 5
+    select: Selection = BY_EPOCH
     clean_within: float | None = 0.02
-    """The steps chosen on validation data are at least so many, and their clean accuracy so close to the best (None: any)."""
-    batch_size: int | None = None
-    batch_mode: str = "shuffle"
-    select: bool = True
-    """Whether the number of steps is chosen on validation data; else it is what the epochs give."""
+    """How close to the best the clean validation accuracy of the steps chosen must be (None: any)."""
     mibp: bool = True
     """Whether the exact step is run by default."""
     seeds: tuple[int, ...] | None = None
     """Seeds of its own, where the ones asked for are not meant."""
     choices: tuple[str, ...] = ()
     histogram: bool = False
-
-    @property
-    def per_step(self) -> bool:
-        """Whether any step may be chosen: where each draws its own rows, an epoch is no unit of its own."""
-        return self.batch_mode == "subsample"
 
 
 @dataclass(frozen=True)
@@ -84,17 +78,17 @@ class Cost:
 
 def with_loss(table: Table, loss: str) -> Table:
     """The same table with another loss, and the learning rates that belong to it."""
-    if loss == table.loss:
+    if loss == table.training.loss:
         return table
     rates = ", ".join(f"{rate:g}" for rate in table.entropy_rates)
     changed = f"trained with {loss} instead of the paper's hinge; learning rates tried: {rates}; validation data decide"
     return replace(
         table,
-        loss=loss,
+        training=replace(table.training, loss=loss),
         title=f"{table.title}, {loss}",
         learning_rates=table.entropy_rates,
         # Such a loss goes on improving the clean model long after the bounds have grown; certified accuracy alone decides.
-        least_steps=1,
+        select=replace(table.select, least_steps=1),
         clean_within=None,
         choices=(changed, *(choice for choice in table.choices if choice != _HINGE)),
     )
@@ -107,7 +101,8 @@ _HINGE = (
 )
 _STANDARDISED = "eps is in standard deviations of the training rows"
 _DRAWN = "each step draws its own 100 rows"
-_SUBSAMPLED: dict[str, Any] = {"batch_size": 100, "batch_mode": "subsample", "mibp": False}
+# Where each step draws its own rows, any of them may be chosen, not only the last one of an epoch.
+_SUBSAMPLED: dict[str, Any] = {"select": replace(BY_EPOCH, per_step=True), "mibp": False}
 
 
 def _eps(paper: dict[float, tuple[float, ...]]) -> tuple[Cell, ...]:
@@ -126,14 +121,14 @@ TWO_MOONS = Table(
         Cell("eps 0.02", LInf(0.02), added=True),
         Cell("eps 0.05", LInf(0.05), added=True),
     ),
-    epochs=16,
+    Training(16),
     choices=(_HINGE,),
 )
 IRIS2 = Table(
     "iris2",
     "Iris, two classes, 50 training rows",
     _eps({0.1: (88.0, 100.0), 0.2: (76.0, 92.0), 0.3: (20.0, 40.0)}),
-    epochs=16,
+    Training(16),
     learning_rates=(0.02, 0.05, 0.1),
     entropy_rates=(0.1, 0.05, 0.2),
     choices=(_HINGE, _STANDARDISED),
@@ -142,7 +137,7 @@ IRIS = Table(
     "iris",
     "Iris, three classes, 100 training rows",
     _eps({0.0: (84.0, 84.0), 0.01: (68.0, 72.0), 0.02: (64.0, 68.0)}),
-    epochs=24,
+    Training(24),
     learning_rates=(0.05, 0.1),
     entropy_rates=(0.2, 0.1, 0.5),
     choices=(_HINGE, _STANDARDISED),
@@ -151,7 +146,7 @@ BREAST_CANCER = Table(
     "breast-cancer",
     "Breast Cancer Wisconsin, 30-20-2, 369 training rows",
     _eps({0.0: (95.0, 95.0), 0.001: (83.0, 94.0), 0.01: (38.0, 51.0)}),
-    epochs=3,
+    Training(3, 100, batch_mode="subsample"),
     entropy_rates=(1.0, 2.0, 0.3),
     **_SUBSAMPLED,
     choices=(_HINGE, _STANDARDISED, _DRAWN),
@@ -167,7 +162,7 @@ NPHA = Table(
         Cell("over-reporting k, k-1", Shift(NPHA_MENTAL, by=-1, among=ANSWERS), {"MIBP-Cert": 50.7, "rate": 91.5}),
         Cell("over-reporting k, k+1", Shift(NPHA_MENTAL, by=1, among=ANSWERS), added=True),
     ),
-    epochs=1,
+    Training(1, 100, batch_mode="subsample"),
     learning_rates=(0.05, 0.02, 0.1),
     entropy_rates=(0.1, 0.05, 0.2),
     **_SUBSAMPLED,
@@ -183,11 +178,11 @@ NPHA_BEYOND = Table(
     "npha-beyond-majority",
     "the same survey, a model that is no constant predictor: no hidden layer, all rows in each step",
     (Cell("missing mental health", Missing(NPHA_MENTAL, NPHA_REFUSED), dataset="npha"),),
-    epochs=100,
+    Training(100, 572),
     hidden=(),
-    batch_size=572,
+    select=Selection(),
+    clean_within=None,
     mibp=False,
-    select=False,
     seeds=(3,),
     choices=(
         "trained for exactly 100 steps, no selection; the data carry little signal: of the splits 0-5 this is one where such a "

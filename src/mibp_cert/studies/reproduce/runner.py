@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby, product
 from pathlib import Path
@@ -80,7 +80,8 @@ class Unit:
 
     def epochs(self, options: Options) -> int:
         """Epochs at most: for the exact step there may be fewer."""
-        return min(self.table.epochs, 6) if self.solves and options.quick else self.table.epochs
+        most = self.table.training.epochs
+        return min(most, 6) if self.solves and options.quick else most
 
 
 def run_table(table: Table, options: Options, hear: Hear) -> list[Result]:
@@ -148,10 +149,10 @@ def run_unit(options: Options, work: tuple[Unit, Split]) -> Result:
     table, threat = unit.table, unit.cell.threat
     network = Network.mlp([data.train.features, *table.hidden, len(data.train.classes)])
     trainings = [
-        Training(unit.epochs(options), table.batch_size, rate, table.loss, unit.seed, "torch", table.batch_mode)
+        replace(table.training, epochs=unit.epochs(options), learning_rate=rate, seed=unit.seed)
         for rate in (table.learning_rates[:1] if options.quick else table.learning_rates)
     ]
-    rule = _selection(table, threat, network, data, trainings) if table.select else Selection()
+    rule = _selection(table, threat, network, data, trainings)
     # Units that run beside each other have one process each for the exact step, so that they do not compete.
     jobs = None if options.parallel == "local" and options.jobs == 1 else 1
     settings: dict[str, Any] = {
@@ -189,18 +190,18 @@ def _load(unit: Unit, options: Options) -> Split:
 
 
 def _selection(table: Table, threat: Threat, network: Network, data: Split, trainings: list[Training]) -> Selection:
-    """Best validation, with enough steps and a clean accuracy close to the best one that these trainings reach."""
-    least = 0.0
-    if table.clean_within is not None:
-        per_epoch = steps_per_epoch(len(data.train), effective_batch_size(len(data.train), table.batch_size))
-        reached = (
-            found
-            for training in trainings
-            for number, found in enumerate(clean_accuracies(network, data, threat, training), start=1)
-            if number >= table.least_steps and (table.per_step or number % per_epoch == 0)
-        )
-        least = max(reached, default=0.0) - table.clean_within - 1e-9
-    return Selection("best-validation", table.least_steps, least, table.per_step)
+    """The table's, with a clean accuracy close to the best one that these trainings reach where that is asked for."""
+    if table.clean_within is None:
+        return table.select
+    per_epoch = steps_per_epoch(len(data.train), effective_batch_size(len(data.train), table.training.batch_size))
+    every = 1 if table.select.per_step else per_epoch
+    reached = (
+        found
+        for training in trainings
+        for number, found in enumerate(clean_accuracies(network, data, threat, training), start=1)
+        if number >= table.select.least_steps and number % every == 0
+    )
+    return replace(table.select, least_accuracy=max(reached, default=0.0) - table.clean_within - 1e-9)
 
 
 def _summary(units: list[Result]) -> Result:
