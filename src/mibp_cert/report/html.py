@@ -123,7 +123,7 @@ def _cards(run: CertifiedRun) -> str:
 def _pictures(run: CertifiedRun) -> str:
     """Accuracy, radius, regions and margins, as far as the run has them."""
     regression, found = run.test_ranges is not None, []
-    if run.data.test is not None:
+    if regression or run.test is not None:
         text = "The truth lies between attacked and certified." if run.attack is not None and run.reached else ""
         found.append(_figure(plots.plot_accuracy, run, "Mean absolute error" if regression else "Accuracy", text))
     text = "Half the width of the range that a parameter may lie in. Radii grow as doubt adds up."
