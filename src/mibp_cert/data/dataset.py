@@ -46,6 +46,10 @@ class Dataset:
     index: NDArray[Any] | None = None
     """The user's own names of the rows, such as the index of a table; None: they are numbered from 0."""
 
+    def __post_init__(self) -> None:
+        if self.missing is not None and not self.missing.any():
+            object.__setattr__(self, "missing", None)
+
     @classmethod
     def of(
         cls,
@@ -70,8 +74,7 @@ class Dataset:
             raise UserError(f"Training needs at least two classes, none of them NaN; got {list(known)}.")
         y = cls(features, np.zeros(0, dtype=np.intp), known).number(names)
         y.setflags(write=False)
-        named = _columns(features, columns)
-        return cls(features, y, known, named, missing if missing is not None and missing.any() else None)
+        return cls(features, y, known, _columns(features, columns), missing)
 
     @classmethod
     def regression(
@@ -91,8 +94,7 @@ class Dataset:
         if len(wanted) != len(features):
             raise UserError(f"There are {len(features)} rows but {len(wanted)} targets.")
         none = np.zeros(len(features), dtype=np.intp)
-        gaps = missing if missing is not None and missing.any() else None
-        return cls(features, none, (), _columns(features, columns), gaps, wanted)
+        return cls(features, none, (), _columns(features, columns), missing, wanted)
 
     @classmethod
     def from_frame(
@@ -130,7 +132,7 @@ class Dataset:
 
     def take(self, rows: NDArray[np.intp]) -> Dataset:
         """The same data with these rows only."""
-        missing = None if self.missing is None or not self.missing[rows].any() else self.missing[rows]
+        missing = None if self.missing is None else self.missing[rows]
         targets = None if self.targets is None else frozen(self.targets[rows])
         index = None if self.index is None else self.index[rows]
         return replace(self, x=frozen(self.x[rows]), y=self.y[rows], missing=missing, targets=targets, index=index)

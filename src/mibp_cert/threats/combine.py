@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -17,10 +18,8 @@ from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.graph.ops import frozen
 from mibp_cert.sets import Part, ProductSet
-from mibp_cert.threats.base import Threat
-from mibp_cert.threats.cells import plain
+from mibp_cert.threats.base import ANY_ROW, Threat, count, given_rows, plain
 from mibp_cert.threats.conditions import Condition, Rows, row_mask
-from mibp_cert.threats.words import ANY_ROW, count, given_rows
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +53,6 @@ class Catalogued(Threat):
         found = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
         told = {k: v for k, v in found.items() if k in self.always or (v is not None and v is not False)}
         return {"kind": self.kind, **told}
-
-    def touches_labels(self) -> bool:
-        return any(threat.touches_labels() for threat in self.inner)
 
     def reads_labels(self) -> bool:
         return any(threat.reads_labels() for threat in self.inner)
@@ -133,52 +129,51 @@ class _Around(Catalogued):
 class Where(_Around):
     """A threat on some rows only, as the data handed in describe them."""
 
-    condition: Condition | ArrayLike
+    condition: Any
+    """A `Condition`, or what is made one: a mask, or row numbers."""
     kind = "where"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "condition", Condition.of(self.condition))
+
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
-        return self.threat.parts(clean, rows & Condition.of(self.condition).holds(clean), limits)
+        return self.threat.parts(clean, rows & self.condition.holds(clean), limits)
 
     def reads_labels(self) -> bool:
-        return Condition.of(self.condition).reads_labels or self.threat.reads_labels()
+        return self.condition.mentions("label") or self.threat.reads_labels()
 
     def uses_rows(self) -> bool:
-        return Condition.of(self.condition).names_rows or self.threat.uses_rows()
+        return self.condition.mentions("rows") or self.threat.uses_rows()
 
     def words(self, rows: str = ANY_ROW) -> str:
-        if isinstance(self.condition, Condition):
-            return f"where {self.condition.words}, {self.threat.words('')}"
-        return f"{given_rows(self.condition)}, {self.threat.words('')}"
+        given = self.condition.plain.get("rows")
+        where = f"where {self.condition.words}" if given is None else given_rows(given)
+        return f"{where}, {self.threat.words('')}"
 
     def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"kind": self.kind, "threat": self.threat.to_json()}
-        if isinstance(self.condition, Condition):
-            return out | {"condition": self.condition.words, "when": self.condition.plain}
-        return out | {"rows": np.asarray(self.condition).tolist()}
+        told = {"condition": self.condition.words, "when": self.condition.plain}
+        rows = self.condition.plain if "rows" in self.condition.plain else told
+        return {"kind": self.kind, "threat": self.threat.to_json(), **rows}
 
 
 @dataclass(frozen=True, eq=False)
 class Settled(_Around):
     """A threat of which some rows are free: they are right as they stand, a missing value among them being its stand-in."""
 
-    rows: NDArray[np.intp]
+    rows: Sequence[int] | NDArray[np.intp]
     kind = "settled"
 
-    def _mask(self, clean: Dataset) -> Rows:
-        return ~row_mask(self.rows, len(clean))
-
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
-        return self.threat.parts(clean, rows & self._mask(clean), limits)
+        return self.threat.parts(clean, rows & ~row_mask(self.rows, len(clean)), limits)
 
     def bind(self, clean: Dataset) -> ProductSet:
         limits: list[int] = []
-        keep = self._mask(clean)
         parts = self.parts(clean, np.ones(len(clean), dtype=bool), limits)
+        settled = row_mask(self.rows, len(clean))[:, None]
         # What is missing in a settled row is what stands in for it elsewhere; a marker is no value.
-        x = np.where(keep[:, None], clean.x, self.threat.bind(clean).reference[0])
-        left = None if clean.missing is None else clean.missing & keep[:, None]
-        known = replace(clean, x=frozen(x), missing=left if left is not None and left.any() else None)
-        return ProductSet(known, parts, limits)
+        x = np.where(settled, self.threat.bind(clean).reference[0], clean.x)
+        missing = None if clean.missing is None else clean.missing & ~settled
+        return ProductSet(replace(clean, x=frozen(x), missing=missing), parts, limits)
 
     def uses_rows(self) -> bool:
         return True

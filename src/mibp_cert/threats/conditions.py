@@ -77,15 +77,9 @@ class Condition:
         one, two = (part.holds(data) for part in self.inner)
         return one & two if "and" in self.plain else one | two
 
-    @property
-    def reads_labels(self) -> bool:
-        """Does it ask for a row's label?"""
-        return "label" in self.plain or any(part.reads_labels for part in self.inner)
-
-    @property
-    def names_rows(self) -> bool:
-        """Does it name rows by their numbers, so that it makes sense for one table only?"""
-        return "rows" in self.plain or any(part.names_rows for part in self.inner)
+    def mentions(self, what: str) -> bool:
+        """Does it ask for the `label` of a row, or for `rows` by their numbers, so that it makes sense for one table only?"""
+        return what in self.plain or any(part.mentions(what) for part in self.inner)
 
     def __and__(self, other: Condition | ArrayLike) -> Condition:
         return Condition({"and": [self.plain, Condition.of(other).plain]})

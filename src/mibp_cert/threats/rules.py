@@ -28,9 +28,8 @@ from mibp_cert.errors import UserError
 from mibp_cert.logic.compiler import Own
 from mibp_cert.logic.formulas import Expression, Formula, Truth
 from mibp_cert.sets import RulesSet
-from mibp_cert.threats.base import Threat
+from mibp_cert.threats.base import ANY_ROW, Threat
 from mibp_cert.threats.combine import Catalogued
-from mibp_cert.threats.words import ANY_ROW
 
 
 class Model:
@@ -143,9 +142,6 @@ class Rules(Threat):
         raise UserError("Rules cut a set out of their base: put the other threat there, Rules(base & other, rules).")
 
     __rand__ = __and__
-
-    def touches_labels(self) -> bool:
-        return self.base.touches_labels()
 
     def knows_missing(self) -> bool:
         return self.base.knows_missing()
