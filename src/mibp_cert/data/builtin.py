@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mibp_cert.data.dataset import Dataset, Split
-from mibp_cert.data.table import Column, Recipe
+from mibp_cert.data.dataset import Column, Dataset, Split
+from mibp_cert.data.table import Recipe
 from mibp_cert.errors import UserError
 
 DATA_FOLDER = "MIBP_CERT_DATA"
@@ -89,15 +89,13 @@ def read_npha(path: Path | None = None) -> pd.DataFrame:
 
 def _read_answers(path: Path) -> pd.DataFrame:
     try:
-        table = pd.read_csv(path, skipinitialspace=True)
+        table = pd.read_csv(path, skipinitialspace=True).rename(columns=_question)
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise UserError(f"Cannot read the survey from {path}: {error}.") from None
-    table = table.rename(columns=_question)
     if NPHA_TARGET not in table.columns:
         raise UserError(f"{path} has no column '{NPHA_TARGET}'; is it the National Poll on Healthy Aging (UCI 936)?")
     try:
-        numbers = {name: pd.to_numeric(table[name].astype(str).str.strip()).astype(np.int64) for name in table.columns}
-        return pd.DataFrame(numbers)
+        return table.astype(np.int64)
     except ValueError as error:
         raise UserError(f"{path} holds answers that are not whole numbers: {error}.") from None
 
@@ -123,34 +121,6 @@ def _question(name: object) -> str:
     return str(name).strip().replace("_", " ")
 
 
-def _sklearn(name: str) -> Callable[..., Any]:
-    """One of scikit-learn's data sets; it takes a second to import, which only those who use it should wait for."""
-    from sklearn import datasets
-
-    found: Callable[..., Any] = getattr(datasets, name)
-    return found
-
-
-def _drawn(rows: int, seed: int, sizes: tuple[int, int, int]) -> list[NDArray[np.intp]]:
-    """Training, validation and test rows, drawn with the seed."""
-    return np.split(np.random.default_rng(seed).permutation(rows)[: sum(sizes)], np.cumsum(sizes)[:-1])
-
-
-def _scaled(found: Any, train: NDArray[np.intp]) -> tuple[Any, tuple[Column, ...]]:
-    """Every column with mean 0 and deviation 1 on the training rows, under the name that scikit-learn gives it; amounts of
-    threats are in standard deviations."""
-    from sklearn.preprocessing import StandardScaler
-
-    columns = tuple(Column(str(name), j, j + 1) for j, name in enumerate(found.feature_names))
-    return StandardScaler().fit(found.data[train]).transform(found.data), columns
-
-
-def _standardised(name: str, found: Any, seed: int, sizes: tuple[int, int, int]) -> Split:
-    parts, y = _drawn(len(found.data), seed, sizes), found.target
-    (x, columns), classes = _scaled(found, parts[0]), tuple(np.unique(y).tolist())
-    return Split(name, *(Dataset.of(x[rows], y[rows], classes, columns) for rows in parts))
-
-
 def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, int, int] = (200, 60, 100)) -> Split:
     """Images of two handwritten digits, 8×8 pixels line by line, brightness from 0 to 1; for `Network`s of shape (1, 8, 8)."""
     x, y = _sklearn("load_digits")(return_X_y=True)
@@ -162,11 +132,34 @@ def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, i
 
 def diabetes(seed: int = 0, *, sizes: tuple[int, int, int] = (242, 100, 100)) -> Split:
     """Disease progression of 442 patients from 10 measurements: a regression; features and target are standardised."""
-    found = _sklearn("load_diabetes")()
-    parts = _drawn(len(found.data), seed, sizes)
-    (x, columns), known = _scaled(found, parts[0]), found.target[parts[0]]
-    y = (found.target - known.mean()) / known.std()
-    return Split("diabetes", *(Dataset.regression(x[rows], y[rows], columns) for rows in parts))
+    return _standardised("diabetes", _sklearn("load_diabetes")(), seed, sizes, regression=True)
+
+
+def _sklearn(name: str) -> Any:
+    """One of scikit-learn's data sets; it takes a second to import, which only those who use it should wait for."""
+    from sklearn import datasets
+
+    return getattr(datasets, name)
+
+
+def _drawn(rows: int, seed: int, sizes: tuple[int, int, int]) -> list[NDArray[np.intp]]:
+    """Training, validation and test rows, drawn with the seed."""
+    return np.split(np.random.default_rng(seed).permutation(rows)[: sum(sizes)], np.cumsum(sizes)[:-1])
+
+
+def _standardised(name: str, found: Any, seed: int, sizes: tuple[int, int, int], *, regression: bool = False) -> Split:
+    """Every column with mean 0 and deviation 1 on the training rows, under the name that scikit-learn gives it, and so the target
+    of a regression; amounts of threats are in standard deviations."""
+    from sklearn.preprocessing import StandardScaler
+
+    parts, y = _drawn(len(found.data), seed, sizes), found.target
+    x = StandardScaler().fit(found.data[parts[0]]).transform(found.data)
+    columns = tuple(Column(str(feature), j, j + 1) for j, feature in enumerate(found.feature_names))
+    if regression:
+        y = (y - y[parts[0]].mean()) / y[parts[0]].std()
+        return Split(name, *(Dataset.regression(x[rows], y[rows], columns) for rows in parts))
+    classes = tuple(np.unique(y).tolist())
+    return Split(name, *(Dataset.of(x[rows], y[rows], classes, columns) for rows in parts))
 
 
 _MADE: tuple[Callable[[int], Split], ...] = (two_moons, iris, iris2, breast_cancer, digits, diabetes)

@@ -9,9 +9,8 @@ from typing import Any
 
 from mibp_cert.errors import UserError
 from mibp_cert.sets import RulesSet
-from mibp_cert.threats.base import Threat
+from mibp_cert.threats.base import All, Budget, Catalogued, Nothing, Settled, Threat, Where
 from mibp_cert.threats.categories import AnyCategory, Confusable, LabelFlips, Missing, Shift
-from mibp_cert.threats.combine import All, Budget, Catalogued, Nothing, Settled, Where
 from mibp_cert.threats.conditions import Condition, column, condition_from_json, label_is
 from mibp_cert.threats.numeric import L1, L2, Exchanged, LInf, Monotone, Rounded, TargetNoise
 from mibp_cert.threats.rules import Model, Rules

@@ -15,9 +15,10 @@ from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.sets import Part
 from mibp_cert.sets.blocks import Index
-from mibp_cert.threats.base import ANY_ROW, at, count, names, picked_columns, plain
-from mibp_cert.threats.combine import Budget, Catalogued
+from mibp_cert.threats.base import ANY_ROW, Budget, Catalogued, at, count, names, picked_columns, plain
 from mibp_cert.threats.conditions import Rows
+
+INSTEAD = "; use LInf, Rounded or Monotone there"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +36,9 @@ class AnyCategory(Catalogued):
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         out = []
         for j in picked_columns(clean, self.columns):
-            column, known = _categorical(clean.columns[j])
-            options = [column.number(c) for c in (known if self.among is None else self.among)]
-            out += _choices(clean, column, dict.fromkeys(range(len(known)), options), rows)
+            column = clean.columns[j].expect(True, INSTEAD)
+            options = _numbers(column, self.among)
+            out += _choices(clean, column, dict.fromkeys(range(column.stop - column.start), options), rows)
         return out
 
     def words(self, rows: str = ANY_ROW) -> str:
@@ -62,8 +63,8 @@ class Confusable(Catalogued):
         object.__setattr__(self, "pairs", dict(self.pairs))
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
-        column, _ = _categorical(clean.columns[clean.column(self.column)])
-        options = {column.number(k): [column.number(v) for v in values] for k, values in self.pairs.items()}
+        column = clean.columns[clean.column(self.column)].expect(True, INSTEAD)
+        options = {column.number(k): _numbers(column, values) for k, values in self.pairs.items()}
         return _choices(clean, column, options, rows)
 
     def words(self, rows: str = ANY_ROW) -> str:
@@ -98,8 +99,8 @@ class Shift(Catalogued):
         object.__setattr__(self, "by", int(self.by))
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
-        column, known = _categorical(clean.columns[clean.column(self.column)])
-        order = [column.number(name) for name in (known if self.among is None else self.among)]
+        column = clean.columns[clean.column(self.column)].expect(True, INSTEAD)
+        order = _numbers(column, self.among)
         options = {k: [order[i + self.by]] for i, k in enumerate(order) if 0 <= i + self.by < len(order)}
         return _choices(clean, column, options, rows)
 
@@ -229,11 +230,9 @@ class Missing(Catalogued):
         return f"{what} {where} may be any valid value (a number within the range seen in training, or any category)"
 
 
-def _categorical(column: Column) -> tuple[Column, tuple[Any, ...]]:
-    """The column and its categories."""
-    if column.categories is None:
-        raise UserError(f"The column '{column.name}' is numeric; use LInf, Rounded or Monotone there.")
-    return column, column.categories
+def _numbers(column: Column, among: Sequence[Any] | None) -> list[int]:
+    """Places of these categories in the column's vocabulary, or of all."""
+    return [column.number(name) for name in (column.categories or () if among is None else among)]
 
 
 def _choices(clean: Dataset, column: Column, options: Mapping[int, list[int]], rows: Rows) -> list[Part]:

@@ -6,8 +6,8 @@ A condition is data (it pickles, and goes to JSON and back), and can be asked wh
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 
 Rows = NDArray[np.bool_]
-_SIGNS: dict[str, Callable[[Any, Any], Any]] = {
+_SIGNS = {
     "==": operator.eq,
     "!=": operator.ne,
     ">=": operator.ge,
@@ -124,23 +124,12 @@ class column:
         simple = value.item() if isinstance(value, np.generic) else value
         return Condition({"column": self.name, "is": sign, "value": simple})
 
-    def __eq__(self, value: object) -> Any:
-        return self._is("==", value)
-
-    def __ne__(self, value: object) -> Any:
-        return self._is("!=", value)
-
-    def __ge__(self, value: Any) -> Condition:
-        return self._is(">=", value)
-
-    def __gt__(self, value: Any) -> Condition:
-        return self._is(">", value)
-
-    def __le__(self, value: Any) -> Condition:
-        return self._is("<=", value)
-
-    def __lt__(self, value: Any) -> Condition:
-        return self._is("<", value)
+    __eq__: Any = partialmethod(_is, "==")
+    __ne__: Any = partialmethod(_is, "!=")
+    __ge__ = partialmethod(_is, ">=")
+    __gt__ = partialmethod(_is, ">")
+    __le__ = partialmethod(_is, "<=")
+    __lt__ = partialmethod(_is, "<")
 
 
 def label_is(*classes: Any) -> Condition:

@@ -18,8 +18,7 @@ from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.sets import Part
 from mibp_cert.sets.blocks import Array
-from mibp_cert.threats.base import ANY_ROW, amount, at, given_rows, names, picked_columns, plain
-from mibp_cert.threats.combine import Catalogued
+from mibp_cert.threats.base import ANY_ROW, Catalogued, amount, at, given_rows, names, picked_columns, plain
 from mibp_cert.threats.conditions import Rows, row_mask
 
 EPS = float(np.finfo(float).eps)
@@ -208,14 +207,11 @@ class Exchanged(Catalogued):
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         numbers = [clean.column(name) for name in (self.first, self.second)]
-        one, two = (clean.columns[j] for j in numbers)
-        for column in (one, two):
-            if column.categorical:
-                raise UserError(f"The column '{column.name}' is categorical; Exchanged takes two numeric columns.")
+        one, two = (clean.columns[j].expect(False, "; Exchanged takes two numeric columns") for j in numbers)
         if one is two:
             raise UserError(f"Exchanged takes two different columns, got '{one.name}' twice.")
         if clean.missing is not None and (clean.missing[:, numbers] & rows[:, None]).any():
-            row, j = (int(i) for i in np.argwhere(clean.missing[:, numbers] & rows[:, None])[0])
+            row, j = np.argwhere(clean.missing[:, numbers] & rows[:, None])[0]
             raise UserError(
                 f"The column '{(one, two)[j].name}' has no value in row {row} that could have been exchanged; keep such rows out "
                 "with Exchanged(...).where(...), or fill them in."
@@ -252,13 +248,8 @@ def _amounts(clean: Dataset, named: Any, value: Any, what: str) -> tuple[list[Co
         picked = picked_columns(clean, named)
     if not picked and not isinstance(value, Mapping):
         raise UserError("The data have no numeric column; use a threat for categories, such as AnyCategory.")
-    columns = [clean.columns[j] for j in picked]
-    for column in columns:
-        if column.categorical:
-            raise UserError(
-                f"The column '{column.name}' is categorical: an amount makes no sense there; use AnyCategory "
-                "(--any-category), Shift or Confusable."
-            )
+    instead = ": an amount makes no sense there; use AnyCategory (--any-category), Shift or Confusable"
+    columns = [clean.columns[j].expect(False, instead) for j in picked]
     try:
         array = np.asarray(amounts, dtype=np.float64)
     except (TypeError, ValueError):
@@ -327,7 +318,7 @@ def _recorded(column: Column, x: Array) -> Array:
     if not column.scaled:
         return np.stack([x, x])
     size = np.abs(x) * column.scale
-    guess, reach = x * column.scale + column.shift, 8.0 * EPS * (size + abs(column.shift))
+    guess, reach = column.to_value(x), 8.0 * EPS * (size + abs(column.shift))
     reach = reach + column.scale * np.finfo(float).tiny
     found = []
     for sign in (-1.0, 1.0):
