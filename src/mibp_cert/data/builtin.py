@@ -76,22 +76,17 @@ def npha(seed: int = 0, path: Path | None = None, *, without_refused: bool = Fal
 def read_npha(path: Path | None = None) -> pd.DataFrame:
     """The survey's answers as whole numbers, from a file, the data folder, or the UCI repository."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mibp-cert" / NPHA_FILE
-    folder = os.environ.get(DATA_FOLDER)
-    known = [Path(folder) / NPHA_FILE, cache] if folder else [cache]
-    found = path or next((place for place in known if place.exists()), None)
-    if found is not None:
-        return _read_answers(found)
-    table = _download_npha()
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(cache, index=False)
-    return table
-
-
-def _read_answers(path: Path) -> pd.DataFrame:
+    if path is None:
+        given = Path(os.environ.get(DATA_FOLDER) or cache.parent) / NPHA_FILE
+        path = given if given.exists() else cache
+        if not path.exists():
+            _download_npha(path)
     try:
-        table = pd.read_csv(path, skipinitialspace=True).rename(columns=_question)
+        table = pd.read_csv(path, skipinitialspace=True)
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise UserError(f"Cannot read the survey from {path}: {error}.") from None
+    # The survey's files differ in how they write the names of its questions.
+    table = table.rename(columns=lambda name: str(name).strip().replace("_", " "))
     if NPHA_TARGET not in table.columns:
         raise UserError(f"{path} has no column '{NPHA_TARGET}'; is it the National Poll on Healthy Aging (UCI 936)?")
     try:
@@ -100,7 +95,7 @@ def _read_answers(path: Path) -> pd.DataFrame:
         raise UserError(f"{path} holds answers that are not whole numbers: {error}.") from None
 
 
-def _download_npha() -> pd.DataFrame:
+def _download_npha(path: Path) -> None:
     try:
         from ucimlrepo import fetch_ucirepo
     except ImportError:
@@ -112,13 +107,8 @@ def _download_npha() -> pd.DataFrame:
         found: Any = fetch_ucirepo(id=936).data
     except Exception as error:  # whatever the network did, the user needs the way out
         raise UserError(f"The survey could not be downloaded ({error}); give its CSV file with --data.") from None
-    table: pd.DataFrame = pd.concat([found.features, found.targets], axis=1)
-    return table.rename(columns=_question).astype(np.int64)
-
-
-def _question(name: object) -> str:
-    """The survey's files differ in how they write the names of its questions."""
-    return str(name).strip().replace("_", " ")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.concat([found.features, found.targets], axis=1).to_csv(path, index=False)
 
 
 def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, int, int] = (200, 60, 100)) -> Split:

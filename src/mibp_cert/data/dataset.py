@@ -246,7 +246,7 @@ class Dataset:
         if self.targets is not None:
             raise UserError("These data have real targets, not labels; this is for classes only.")
         place = {name: i for i, name in enumerate(self.classes)}
-        names = np.asarray(labels).ravel().tolist()
+        names = np.array(labels, dtype=object).ravel().tolist()  # text and numbers side by side stay what they are
         unknown = sorted({str(name) for name in names if name not in place})
         if unknown:
             raise UserError(

@@ -277,13 +277,13 @@ class Budget(_Around):
                 "Missing values cannot be put under a budget: no row is clean where a value is unknown. Budget the other parts, "
                 "and add Missing(...) with &."
             )
-        if self.cells is not None:
-            if any(part.group >= 0 for part in inner):
+        nested = any(part.group >= 0 for part in inner)
+        if self.rows is None:
+            if nested:
                 raise UserError("Put the budget of cells inside: Budget(Budget(threat, cells=…), rows=…).")
-            return self._sparse(inner, clean, int(self.cells))
-        if any(part.group >= 0 for part in inner):
+            return _sparse(inner, clean, int(self.cells or 0))
+        if nested:
             raise UserError("A row budget inside a row budget is not supported; give one number.")
-        assert self.rows is not None
         if self.rows == 0:
             return []
         touched = np.unique(np.concatenate([np.zeros(0, dtype=np.intp), *(part.rows for part in inner)]))
@@ -296,29 +296,25 @@ class Budget(_Around):
         limits.append(int(self.rows))
         return [replace(part, group=len(limits) - 1) for part in inner]
 
-    def _sparse(self, inner: list[Part], clean: Dataset, cells: int) -> list[Part]:
-        """Box parts become one piece per row with at most `cells` of its symbols in use."""
-        if any(part.kind != "box" or part.on != "x" for part in inner):
-            raise UserError("A budget of cells applies to cell-wise numeric threats such as LInf, Rounded or Monotone.")
-        if not inner or cells == 0:
-            return []
-        place = np.concatenate([part.place for part in inner])
-        low, high = (np.concatenate([getattr(part, end) for part in inner]) for end in ("low", "high"))
-        order = np.argsort(place, kind="stable")
-        if len(np.unique(place)) < len(place):
-            raise UserError("Several parts under one budget of cells change the same cell; merge them.")
-        row, sizes = np.unique(place[order] // clean.features, return_counts=True)
-        return [
-            Part(
-                "sparse", "x", row.astype(np.intp), sizes.astype(np.intp), place[order], low[order], high[order], cells
-            )
-        ]
-
     def words(self, rows: str = ANY_ROW) -> str:
         if self.rows is not None:
             return f"in at most {count(int(self.rows), 'row')}, {self.threat.words('')}"
         where = "in every row, " if rows == ANY_ROW else ""
         return f"{where}at most {count(int(self.cells or 0), 'cell')} may be wrong: {self.threat.words('')}"
+
+
+def _sparse(inner: list[Part], clean: Dataset, cells: int) -> list[Part]:
+    """Box parts become one piece per row with at most `cells` of its symbols in use."""
+    if any(part.kind != "box" or part.on != "x" for part in inner):
+        raise UserError("A budget of cells applies to cell-wise numeric threats such as LInf, Rounded or Monotone.")
+    if not inner or cells == 0:
+        return []
+    place, low, high = (np.concatenate([getattr(p, name) for p in inner]) for name in ("place", "low", "high"))
+    if len(np.unique(place)) < len(place):
+        raise UserError("Several parts under one budget of cells change the same cell; merge them.")
+    order = np.argsort(place)
+    rows, sizes = np.unique(place // clean.features, return_counts=True)
+    return [Part("sparse", "x", rows, sizes, place[order], low[order], high[order], cells)]
 
 
 def picked_columns(clean: Dataset, names: Any) -> list[int]:

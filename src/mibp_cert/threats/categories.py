@@ -14,7 +14,7 @@ import numpy as np
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.sets import Part
-from mibp_cert.sets.blocks import Index
+from mibp_cert.sets.blocks import Array
 from mibp_cert.threats.base import ANY_ROW, Budget, Catalogued, at, count, names, picked_columns, plain
 from mibp_cert.threats.conditions import Rows
 
@@ -38,7 +38,7 @@ class AnyCategory(Catalogued):
         for j in picked_columns(clean, self.columns):
             column = clean.columns[j].expect(True, INSTEAD)
             options = _numbers(column, self.among)
-            out += _choices(clean, column, dict.fromkeys(range(column.stop - column.start), options), rows)
+            out += _choices("x", clean.x, column, dict.fromkeys(range(column.stop - column.start), options), rows)
         return out
 
     def words(self, rows: str = ANY_ROW) -> str:
@@ -65,7 +65,7 @@ class Confusable(Catalogued):
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         column = clean.columns[clean.column(self.column)].expect(True, INSTEAD)
         options = {column.number(k): _numbers(column, values) for k, values in self.pairs.items()}
-        return _choices(clean, column, options, rows)
+        return _choices("x", clean.x, column, options, rows)
 
     def words(self, rows: str = ANY_ROW) -> str:
         listed = "; ".join(f"{plain(k)!r} may stand for {names(list(v))}" for k, v in self.pairs.items())
@@ -102,7 +102,7 @@ class Shift(Catalogued):
         column = clean.columns[clean.column(self.column)].expect(True, INSTEAD)
         order = _numbers(column, self.among)
         options = {k: [order[i + self.by]] for i, k in enumerate(order) if 0 <= i + self.by < len(order)}
-        return _choices(clean, column, options, rows)
+        return _choices("x", clean.x, column, options, rows)
 
     def words(self, rows: str = ANY_ROW) -> str:
         return f"{names(self.column)} may really be the category {self.by:+d} away from the one reported"
@@ -132,13 +132,10 @@ class LabelFlips(Catalogued):
             return Budget(free, rows=self.at_most).parts(clean, rows, limits)
         if clean.targets is not None:
             raise UserError("LabelFlips is for classes; the targets of a regression are moved by TargetNoise.")
-        source, target = (
-            clean.number(np.array(clean.classes if some is None else some, dtype=object)).tolist()
-            for some in (self.source, self.target)
-        )
-        return _choice_parts(
-            "y", clean.y, dict.fromkeys(source, target), rows, 0, len(clean.classes), len(clean.classes)
-        )
+        some = [clean.classes if given is None else given for given in (self.source, self.target)]
+        source, target = (clean.number(classes).tolist() for classes in some)
+        label = Column("label", 0, len(clean.classes), clean.classes)
+        return _choices("y", clean.one_hot, label, dict.fromkeys(source, target), rows)
 
     def words(self, rows: str = ANY_ROW) -> str:
         source = "" if self.source is None else f"{names(self.source)} "
@@ -205,10 +202,7 @@ class Missing(Catalogued):
                 raise UserError(f"The column '{column.name}' has no category but the marker {self.marker!r}.")
             counts = known[:, column.start : column.stop].sum(axis=0)
             best = valid[int(np.argmax(counts[valid]))]
-            usual = np.full(len(clean), best, dtype=np.intp)
-            return _choice_parts(
-                "x", usual, {best: valid}, lost, column.start, column.stop, clean.features, unknown=True
-            )
+            return _choices("x", clean.x, column, {best: valid}, lost, best)
         ends = column.to_feature([column.low, column.high])
         if not np.isfinite(ends).all():
             values = known[:, column.start]
@@ -235,34 +229,23 @@ def _numbers(column: Column, among: Sequence[Any] | None) -> list[int]:
     return [column.number(name) for name in (column.categories or () if among is None else among)]
 
 
-def _choices(clean: Dataset, column: Column, options: Mapping[int, list[int]], rows: Rows) -> list[Part]:
-    reported = clean.x[:, column.start : column.stop].argmax(axis=1)
-    return _choice_parts("x", reported, options, rows, column.start, column.stop, clean.features)
-
-
-def _choice_parts(
-    on: str,
-    reported: Index,
-    options: Mapping[int, list[int]],
-    rows: Rows,
-    start: int,
-    stop: int,
-    width: int,
-    *,
-    unknown: bool = False,
+def _choices(
+    on: str, table: Array, column: Column, options: Mapping[int, list[int]], rows: Rows, usual: int | None = None
 ) -> list[Part]:
-    """One piece for each row whose reported entry of the group `start … stop − 1` has options other than itself, in a table of
-    this width; `unknown`: the entry is none that was reported, but stands in for one."""
-    allowed = np.zeros((stop - start, stop - start), dtype=bool)
+    """One piece for each row whose reported entry of the column has options other than itself; `usual`: what was reported is
+    unknown, and this entry stands in for it."""
+    width = column.stop - column.start
+    allowed = np.zeros((width, width), dtype=bool)
     for k, others in options.items():
         allowed[k, others] = True
     np.fill_diagonal(allowed, False)
+    unknown = usual is not None
+    reported = np.full(len(table), usual) if unknown else table[:, column.start : column.stop].argmax(axis=1)
     open_rows = np.flatnonzero(rows & (unknown | allowed[reported].any(axis=1))).astype(np.intp)
     if not len(open_rows):
         return []
-    live = allowed[reported[open_rows]]
-    first = open_rows * width + start
-    place = (first[:, None] + np.arange(stop - start)[None, :])[live]
+    live, first = allowed[reported[open_rows]], open_rows * table.shape[1] + column.start
+    place = (first[:, None] + np.arange(width)[None, :])[live]
     zero, sizes = np.zeros(len(place)), live.sum(axis=1).astype(np.intp)
     chosen = first + reported[open_rows]
     return [Part("choice", on, open_rows, sizes, place, zero, zero + 1, reference=chosen, without_clean=unknown)]

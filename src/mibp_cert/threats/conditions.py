@@ -69,7 +69,7 @@ class Condition:
             case {"column": name, "is": sign, "value": value}:
                 return _compared(data, name, sign, value)
             case {"label": classes}:
-                return np.isin(data.y, data.number(np.array(classes, dtype=object)))
+                return np.isin(data.y, data.number(classes))
             case {"rows": rows}:
                 return row_mask(rows, len(data))
             case {"not": _}:
@@ -144,12 +144,10 @@ def condition_from_json(plain: Any) -> Condition:
             return Condition(plain)
         case {"label": [*_]} | {"rows": _}:
             return Condition(plain)
-        case {"and": [first, second]}:
-            return condition_from_json(first) & condition_from_json(second)
-        case {"or": [first, second]}:
-            return condition_from_json(first) | condition_from_json(second)
-        case {"not": inner}:
-            return ~condition_from_json(inner)
+        case {"and": [_, _]} | {"or": [_, _]} | {"not": _} if len(plain) == 1:
+            for part in Condition(plain).inner:
+                condition_from_json(part.plain)
+            return Condition(plain)
     raise UserError(
         f"A condition is {{column, is, value}}, {{label}}, {{rows}}, {{and}}, {{or}} or {{not}}; got {plain!r}."
     )

@@ -36,8 +36,8 @@ class _Ball(Catalogued):
     columns: Any = None
     clip: tuple[Any, Any] | None = None
     relative: bool = False
-    _norm: ClassVar[str] = "box"
     _measured: ClassVar[str] = ""
+    """For norms: what is measured, in words."""
     amounts = ("eps",)
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
@@ -53,7 +53,7 @@ class _Ball(Catalogued):
             radius = eps * (units / scale + np.where(eps > 0, 8.0 * EPS * slip, 0.0))
         low, high = _around(columns, x, radius)
         if self.clip is not None:
-            if self._norm != "box":
+            if self._measured:
                 raise UserError("clip is understood by LInf only.")
             floor, ceiling = _clip_ends(self.clip, columns)
             outside = np.argwhere((x < floor) | (x > ceiling))
@@ -64,7 +64,7 @@ class _Ball(Catalogued):
                     f"'{columns[j].name}'; correct the data or the range."
                 )
             low, high = np.maximum(low, floor), np.minimum(high, ceiling)
-        return _moves("x", clean.features, columns, rows, low, high, self._norm)
+        return _moves("x", clean.features, columns, rows, low, high, self.kind if self._measured else "box")
 
     def uses_rows(self) -> bool:
         return self.rows is not None
@@ -98,7 +98,6 @@ class L1(_Ball):
     """`Σ_j |x'_ij − x_ij| / ε_j ≤ 1` for each row."""
 
     kind = "l1"
-    _norm = "l1"
     _measured = ", measured by the sum of all deviations,"
 
 
@@ -107,7 +106,6 @@ class L2(_Ball):
     """`Σ_j ((x'_ij − x_ij) / ε_j)² ≤ 1` for each row."""
 
     kind = "l2"
-    _norm = "l2"
     _measured = ", measured by the Euclidean distance,"
 
 
@@ -268,8 +266,8 @@ def _around(columns: Sequence[Column], x: Array, radius: Array) -> tuple[Array, 
     slip = np.array([abs(column.shift) / column.scale for column in columns])
     scaled = np.array([column.scaled for column in columns])
     radius = np.where(scaled, radius + 8.0 * EPS * (np.abs(x) + radius + slip), radius) * (1.0 + 4.0 * EPS)
-    ends = np.nextafter(x - radius, -np.inf), np.nextafter(x + radius, np.inf)
-    return np.where(moved, ends[0], x), np.where(moved, ends[1], x)
+    low, high = np.nextafter(x - radius, -np.inf), np.nextafter(x + radius, np.inf)
+    return np.where(moved, low, x), np.where(moved, high, x)
 
 
 def _moves(
@@ -281,11 +279,9 @@ def _moves(
     place = picked[:, None] * width + np.array([column.start for column in columns], dtype=np.intp)
     live = high > low
     counts = live.sum(axis=1).astype(np.intp)
-    keep = counts > 0
+    sizes, owner = counts[counts > 0], picked[counts > 0]
     if kind == "box":
         sizes, owner = np.ones(int(live.sum()), dtype=np.intp), np.repeat(picked, counts)
-    else:
-        sizes, owner = counts[keep], picked[keep]
     return [Part(kind, on, owner, sizes, place[live], low[live], high[live])] if live.any() else []
 
 
@@ -317,9 +313,8 @@ def _recorded(column: Column, x: Array) -> Array:
     """
     if not column.scaled:
         return np.stack([x, x])
-    size = np.abs(x) * column.scale
-    guess, reach = column.to_value(x), 8.0 * EPS * (size + abs(column.shift))
-    reach = reach + column.scale * np.finfo(float).tiny
+    guess = column.to_value(x)
+    reach = 8.0 * EPS * (np.abs(x) * column.scale + abs(column.shift)) + column.scale * np.finfo(float).tiny
     found = []
     for sign in (-1.0, 1.0):
         inside, outside = guess - sign * reach, guess + sign * reach

@@ -58,7 +58,7 @@ class Model:
 
     def label(self, row: int, value: Any) -> Formula:
         """The true label of a row is this class."""
-        number = int(self._clean.number(np.array([value], dtype=object))[0])
+        number = int(self._clean.number([value])[0])
         place = self._row(row) * self._clean.one_hot.shape[1] + number
         return Truth(Expression({("y", place): 1.0}))
 
