@@ -16,7 +16,7 @@ import mibp_cert as mc
 from mibp_cert import cli
 from mibp_cert.certify.request import check_memory, estimate_memory
 from mibp_cert.config import defaults, job_of, merged, plain_config, read_config
-from mibp_cert.data.files import Reading, read_table, split_table
+from mibp_cert.data.table import Reading, read_table, split_table
 from mibp_cert.errors import UserError
 from mibp_cert.options import threat_of
 

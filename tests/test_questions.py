@@ -114,9 +114,9 @@ def search_over(certified: list[float], broken: list[float], *, whole: bool = Fa
     """A search over made-up points: point `i` is certified up to `certified[i]` and attacked from `broken[i]` on."""
     asked: list[float] = []
 
-    def run(values: list[float]) -> list[Tried]:
-        asked.extend(values)
-        return [Tried(v, np.array([v <= c for c in certified]), np.array([v >= b for b in broken])) for v in values]
+    def run(value: float) -> Tried:
+        asked.append(value)
+        return Tried(np.array([value <= c for c in certified]), np.array([value >= b for b in broken]))
 
     return _Search(run, whole, 0.01), asked
 

@@ -6,6 +6,7 @@ import io
 import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -20,27 +21,13 @@ from matplotlib.figure import Figure
 
 from mibp_cert import CertifiedRun, Dataset, LInf, Network, Split, TargetNoise, Training, certify_training, two_moons
 from mibp_cert.data import Column
-from mibp_cert.errors import UserError
+from mibp_cert.report import plots
 from mibp_cert.report.html import html_report
-from mibp_cert.report.plots import (
-    plot_accuracy,
-    plot_blame,
-    plot_confusion,
-    plot_margins,
-    plot_radius,
-    plot_regions,
-    point_states,
-)
+from mibp_cert.studies.compare import changed_by_attack
 
 NASTY = ("<script>alert(1)</script>", "\"&'", "$x_1$")
 VOID = {"meta", "br", "link", "img"}
-PLOTS = {
-    "radius": plot_radius,
-    "accuracy": plot_accuracy,
-    "regions": plot_regions,
-    "margins": plot_margins,
-    "confusion": plot_confusion,
-}
+PLOTS = {name: getattr(plots, f"plot_{name}") for name in ("radius", "accuracy", "regions", "margins", "confusion")}
 BLAME = SimpleNamespace(
     rows=pd.DataFrame({"row": [4, 0, 2], "effect": [55.5, 10.0, math.nan], "cells": NASTY}),
     sentence="Row 4 & <others>.",
@@ -93,8 +80,14 @@ def _read(run: CertifiedRun, **more: Any) -> Page:
     return page
 
 
-def _svg(ax: Axes) -> str:
-    target = io.StringIO()
+def _drawn(draw: Callable[[Any, Axes], None], about: Any) -> Axes:
+    ax = Figure().add_subplot()
+    draw(about, ax)
+    return ax
+
+
+def _svg(draw: Callable[[Any, Axes], None], about: Any) -> str:
+    ax, target = _drawn(draw, about), io.StringIO()
     with matplotlib.rc_context():
         matplotlib.rcParams["svg.fonttype"] = "none"
         assert isinstance(ax.figure, Figure)
@@ -148,12 +141,9 @@ def regression() -> CertifiedRun:
 
 
 @pytest.mark.parametrize("name", PLOTS)
-def test_plots_return_the_axes_they_are_given(moons: CertifiedRun, diverged: CertifiedRun, name: str) -> None:
+def test_plots_leave_no_figure_open(moons: CertifiedRun, diverged: CertifiedRun, name: str) -> None:
     for run in (moons, diverged):
-        ax = Figure().add_subplot()
-        assert PLOTS[name](run, ax) is ax
-        assert isinstance(PLOTS[name](run), Axes)
-        assert "<text" in _svg(ax)
+        assert "<text" in _svg(PLOTS[name], run)
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
 
@@ -166,37 +156,41 @@ def test_plots_carry_their_labels(moons: CertifiedRun) -> None:
         "confusion": ["true class", "certified class", "abstain"],
     }
     for name, labels in expected.items():
-        picture = _svg(PLOTS[name](moons))
+        picture = _svg(PLOTS[name], moons)
         assert [label for label in labels if label not in picture] == []
 
 
 def test_regions_are_in_the_users_units() -> None:
-    ax = plot_regions(_run(_split()), resolution=5)
+    ax = _drawn(plots.plot_regions, _run(_split()))
     low, high = ax.get_xlim()
     assert -40 < low < high < 80
     assert high - low > 20  # ten times the features' own
 
 
 def test_margins_show_what_was_proven(moons: CertifiedRun) -> None:
-    states = point_states(moons)
     assert moons.test is not None
-    assert ((states == "certified") == moons.test.certified).all()
-    assert (moons.test.margin[states == "certified"] > 0).all()
+    assert (moons.test.margin[moons.test.certified] > 0).all()
+    legend = _drawn(plots.plot_margins, moons).get_legend()
+    assert legend is not None
+    said = [text.get_text() for text in legend.get_texts()]
+    assert [words.split(" (")[0] for words in said] == ["certified", "attack succeeded", "open"]
+    assert sum(int(words.split("(")[1][:-1]) for words in said) == plots.BARS
 
 
 def test_confusion_counts_every_test_point(moons: CertifiedRun) -> None:
-    counts = [text.get_text() for text in plot_confusion(moons).texts]
+    counts = [text.get_text() for text in _drawn(plots.plot_confusion, moons).texts]
     assert len(counts) == 6
     assert sum(map(int, counts)) == 70
 
 
-def test_blame_is_drawn_and_may_be_empty() -> None:
-    ax = Figure().add_subplot()
-    assert plot_blame(BLAME, ax, most=2) is ax
-    assert "55.5" in _svg(ax)
-    assert "row 2" not in _svg(ax)
-    assert "unknown" in _svg(plot_blame(BLAME))
-    assert "no row" in _svg(plot_blame(SimpleNamespace(rows=BLAME.rows.head(0))))
+def test_blame_is_drawn_and_may_be_empty(moons: CertifiedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "unknown" in _svg(plots.plot_blame, BLAME)
+    monkeypatch.setattr(plots, "BLAMED", 2)
+    assert "55.5" in _svg(plots.plot_blame, BLAME)
+    assert "row 2" not in _svg(plots.plot_blame, BLAME)
+    page = _read(moons, blame=SimpleNamespace(rows=BLAME.rows.head(0), sentence="No row contributes."))
+    assert "No row contributes." in page.text
+    assert "Training rows with the largest share" not in page.labels
 
 
 def test_values_that_are_no_numbers_are_drawn_all_the_same(moons: CertifiedRun, regression: CertifiedRun) -> None:
@@ -210,31 +204,18 @@ def test_values_that_are_no_numbers_are_drawn_all_the_same(moons: CertifiedRun, 
         history=tuple(wild),
     )
     for plot in PLOTS.values():
-        assert "<text" in _svg(plot(broken))
+        assert "<text" in _svg(plot, broken)
     still = [replace(record, radius_mean=0.0, radius_max=0.0) for record in moons.history]
-    assert plot_radius(replace(moons, history=tuple(still))).get_yscale() == "linear"
-    assert "no epoch" in _svg(plot_radius(replace(moons, history=())))
+    assert _drawn(plots.plot_radius, replace(moons, history=tuple(still))).get_yscale() == "linear"
     assert regression.test_ranges is not None
     nothing = replace(regression.test_ranges.outputs, high=np.full((10, 1), np.inf))
     lost = replace(
         regression,
         answers=replace(regression.answers, test_ranges=replace(regression.test_ranges, outputs=nothing)),
     )
-    assert "no range is known" in _svg(plot_margins(lost))
-    assert "unknown" in _svg(plot_accuracy(lost))
+    assert "no range is known" in _svg(plots.plot_ranges, lost)
+    assert "unknown" in _svg(plots.plot_accuracy, lost)
     assert "0 of 10 outputs" in _read(lost).text
-
-
-def test_what_cannot_be_drawn_is_refused(moons: CertifiedRun, regression: CertifiedRun) -> None:
-    for plot in (plot_regions, plot_confusion):
-        with pytest.raises(UserError):
-            plot(regression)
-    with pytest.raises(UserError, match="resolution"):
-        plot_regions(moons, resolution=1)
-    alone = _run(_split(features=3).train)
-    for plot in (plot_accuracy, plot_margins, plot_confusion):
-        with pytest.raises(UserError, match="no test points"):
-            plot(alone)
 
 
 def test_report_says_what_is_certified(moons: CertifiedRun) -> None:
@@ -260,11 +241,11 @@ def test_report_is_the_same_every_time(moons: CertifiedRun) -> None:
 
 def test_reasons_stand_beside_the_points_that_abstain(diverged: CertifiedRun) -> None:
     moons = _run(two_moons(1, sizes=(20, 10, 80)), eps=0.3, epochs=8)
-    states, page = point_states(moons), _read(moons)
-    assert (states != "certified").sum() > 50
-    assert "The first 50 are listed." in page.text
+    page, changed_by = _read(moons), changed_by_attack(moons)
     assert moons.test is not None
-    changed = [i for i in np.flatnonzero(~moons.test.certified)[:50] if states[i] == "attack succeeded"]
+    assert (~moons.test.certified).sum() > 50
+    assert "The first 50 are listed." in page.text
+    changed = [i for i in np.flatnonzero(~moons.test.certified)[:50] if changed_by[i]]
     assert page.text.count("another class is possible: an attack on the data shows it") == len(changed) > 0
     assert page.text.count("not proven: no attack changed it, but the bounds leave it open") == 50 - len(changed)
     assert "the bounds diverged" in _read(diverged).text

@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from mibp_cert.cli import app
-from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, run_table, runner, timings
-from mibp_cert.studies.reproduce.paper import IRIS2, TWO_MOONS
+from mibp_cert.nets import Training
+from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, run_table, runner
+from mibp_cert.studies.reproduce.paper import IRIS2, TWO_MOONS, Cost
 
-SMALL = replace(IRIS2, cells=IRIS2.cells[:1], epochs=6, hidden=(4,), learning_rates=(0.02, 0.1))
+SMALL = replace(IRIS2, cells=IRIS2.cells[:1], training=Training(6), hidden=(4,), learning_rates=(0.02, 0.1))
 
 
 def test_every_table_of_the_paper_is_there() -> None:
@@ -46,7 +47,7 @@ def test_finished_units_are_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(AssertionError, match="ran again"):
         run_table(SMALL, options, lambda text: None)
     with pytest.raises(AssertionError, match="ran again"):
-        run_table(replace(SMALL, epochs=7), options, lambda text: None)
+        run_table(replace(SMALL, training=Training(7)), options, lambda text: None)
 
 
 def test_the_command_prints_and_writes_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +64,7 @@ def test_the_command_prints_and_writes_the_table(tmp_path: Path, monkeypatch: py
 
 
 def test_cost_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timings, "WIDTH", {2: 0.75})
+    monkeypatch.setitem(TIMINGS, "width", (Cost("2 x 2", 0.75, (2,)),))
     out = tmp_path / "out.json"
     result = CliRunner().invoke(app, ["reproduce", "width", "--quick", "--json", str(out)])
     assert result.exit_code == 0, result.output

@@ -18,7 +18,7 @@ from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_accuracies
 from mibp_cert.certify.request import check_memory
 from mibp_cert.data import NAMES, Split, Task, load
-from mibp_cert.data.files import Reading, missing_columns, notes, read_table, split_table
+from mibp_cert.data.table import Reading, missing_columns, notes, read_table, split_table
 from mibp_cert.doors import certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError

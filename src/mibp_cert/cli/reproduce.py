@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +9,12 @@ import pandas as pd
 from typer import Argument, Option
 
 from mibp_cert.cli.output import check_writable, interruptible, new_console, write_json
-from mibp_cert.engines import ENGINES
+from mibp_cert.engines import engine_named
 from mibp_cert.errors import UserError
 from mibp_cert.report.paper import accuracy_notes, accuracy_table, cost_table
 from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, run_table, run_timing, with_loss
 
-RUNS = Path("reproduce-runs")
 LOSSES = ("hinge", "cross-entropy", "squared-hinge")
-QUICK = Options(seeds=2, seconds_per_step=2.0, mibp_seeds=1, mibp_epochs=6, first_rate=True)
 
 
 def reproduce(
@@ -30,7 +27,9 @@ def reproduce(
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Two seeds, one rate; exact step: one seed, six epochs.")] = False,
     data_path: Annotated[Path | None, Option("--data", help="File of the data set npha.")] = None,
-    runs: Annotated[Path, Option(help="Folder where finished runs are kept; delete it to start afresh.")] = RUNS,
+    runs: Annotated[
+        Path, Option(help="Folder where finished runs are kept; delete it to start afresh.")
+    ] = Options.runs,
     parallel: Annotated[str, Option(help="Where runs go: local, tcp://host:port (Dask), or ray.")] = "local",
     jobs: Annotated[int, Option(help="Runs at once on this machine.")] = 1,
     json_path: Annotated[Path | None, Option("--json", help="Write all records as JSON.")] = None,
@@ -39,16 +38,12 @@ def reproduce(
     """Print the paper's tables beside this tool's figures; interrupted runs go on where they stopped."""
     names, chosen = _names(what), tuple(name.strip() for name in engines.split(","))
     check_writable(json_path, csv_path)
-    unknown = sorted(set(chosen) - set(ENGINES))
-    if unknown:
-        raise UserError(f"There is no engine called {unknown[0]!r}; choose among {', '.join(ENGINES)}.")
+    for name in chosen:
+        engine_named(name)
     if loss not in LOSSES:
         raise UserError(f"The tables can be run with hinge, cross-entropy or squared-hinge, not {loss!r}.")
-    options = replace(
-        QUICK if quick else Options(), engines=chosen, data=data_path, runs=runs, parallel=parallel, jobs=jobs
-    )
-    seeds, seconds = seeds or options.seeds, seconds_per_step or options.seconds_per_step
-    options = replace(options, seeds=seeds, seconds_per_step=seconds)
+    seeds, seconds = seeds or (2 if quick else 5), seconds_per_step or (2.0 if quick else 30.0)
+    options = Options(seeds, chosen, seconds, quick, data_path, runs, parallel, jobs)
     records: list[dict[str, Any]] = []
     for name in names:
         try:
@@ -59,7 +54,7 @@ def reproduce(
             new_console().print(f"{name} left out: {error}")
     short = " and six epochs, first learning rate of each table" if quick else ""
     new_console().print(
-        f"Settings: seeds 0–{seeds - 1} (exact step: {min(seeds, options.mibp_seeds)}), {loss}, exact step "
+        f"Settings: seeds 0–{seeds - 1} (exact step: {options.exact_seeds}), {loss}, exact step "
         f"within {seconds:g} s per step{short}."
     )
     write_json(json_path, records)

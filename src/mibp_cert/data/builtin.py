@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mibp_cert.data.dataset import Dataset, Split
-from mibp_cert.data.table import Column, Recipe
+from mibp_cert.data.dataset import Column, Dataset, Split
+from mibp_cert.data.table import Recipe
 from mibp_cert.errors import UserError
 
 DATA_FOLDER = "MIBP_CERT_DATA"
@@ -76,33 +76,26 @@ def npha(seed: int = 0, path: Path | None = None, *, without_refused: bool = Fal
 def read_npha(path: Path | None = None) -> pd.DataFrame:
     """The survey's answers as whole numbers, from a file, the data folder, or the UCI repository."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mibp-cert" / NPHA_FILE
-    folder = os.environ.get(DATA_FOLDER)
-    known = [Path(folder) / NPHA_FILE, cache] if folder else [cache]
-    found = path or next((place for place in known if place.exists()), None)
-    if found is not None:
-        return _read_answers(found)
-    table = _download_npha()
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(cache, index=False)
-    return table
-
-
-def _read_answers(path: Path) -> pd.DataFrame:
+    if path is None:
+        given = Path(os.environ.get(DATA_FOLDER) or cache.parent) / NPHA_FILE
+        path = given if given.exists() else cache
+        if not path.exists():
+            _download_npha(path)
     try:
         table = pd.read_csv(path, skipinitialspace=True)
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise UserError(f"Cannot read the survey from {path}: {error}.") from None
-    table = table.rename(columns=_question)
+    # The survey's files differ in how they write the names of its questions.
+    table = table.rename(columns=lambda name: str(name).strip().replace("_", " "))
     if NPHA_TARGET not in table.columns:
         raise UserError(f"{path} has no column '{NPHA_TARGET}'; is it the National Poll on Healthy Aging (UCI 936)?")
     try:
-        numbers = {name: pd.to_numeric(table[name].astype(str).str.strip()).astype(np.int64) for name in table.columns}
-        return pd.DataFrame(numbers)
+        return table.astype(np.int64)
     except ValueError as error:
         raise UserError(f"{path} holds answers that are not whole numbers: {error}.") from None
 
 
-def _download_npha() -> pd.DataFrame:
+def _download_npha(path: Path) -> None:
     try:
         from ucimlrepo import fetch_ucirepo
     except ImportError:
@@ -114,41 +107,8 @@ def _download_npha() -> pd.DataFrame:
         found: Any = fetch_ucirepo(id=936).data
     except Exception as error:  # whatever the network did, the user needs the way out
         raise UserError(f"The survey could not be downloaded ({error}); give its CSV file with --data.") from None
-    table: pd.DataFrame = pd.concat([found.features, found.targets], axis=1)
-    return table.rename(columns=_question).astype(np.int64)
-
-
-def _question(name: object) -> str:
-    """The survey's files differ in how they write the names of its questions."""
-    return str(name).strip().replace("_", " ")
-
-
-def _sklearn(name: str) -> Callable[..., Any]:
-    """One of scikit-learn's data sets; it takes a second to import, which only those who use it should wait for."""
-    from sklearn import datasets
-
-    found: Callable[..., Any] = getattr(datasets, name)
-    return found
-
-
-def _drawn(rows: int, seed: int, sizes: tuple[int, int, int]) -> list[NDArray[np.intp]]:
-    """Training, validation and test rows, drawn with the seed."""
-    return np.split(np.random.default_rng(seed).permutation(rows)[: sum(sizes)], np.cumsum(sizes)[:-1])
-
-
-def _scaled(found: Any, train: NDArray[np.intp]) -> tuple[Any, tuple[Column, ...]]:
-    """Every column with mean 0 and deviation 1 on the training rows, under the name that scikit-learn gives it; amounts of
-    threats are in standard deviations."""
-    from sklearn.preprocessing import StandardScaler
-
-    columns = tuple(Column(str(name), j, j + 1) for j, name in enumerate(found.feature_names))
-    return StandardScaler().fit(found.data[train]).transform(found.data), columns
-
-
-def _standardised(name: str, found: Any, seed: int, sizes: tuple[int, int, int]) -> Split:
-    parts, y = _drawn(len(found.data), seed, sizes), found.target
-    (x, columns), classes = _scaled(found, parts[0]), tuple(np.unique(y).tolist())
-    return Split(name, *(Dataset.of(x[rows], y[rows], classes, columns) for rows in parts))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.concat([found.features, found.targets], axis=1).to_csv(path, index=False)
 
 
 def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, int, int] = (200, 60, 100)) -> Split:
@@ -162,11 +122,34 @@ def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, i
 
 def diabetes(seed: int = 0, *, sizes: tuple[int, int, int] = (242, 100, 100)) -> Split:
     """Disease progression of 442 patients from 10 measurements: a regression; features and target are standardised."""
-    found = _sklearn("load_diabetes")()
-    parts = _drawn(len(found.data), seed, sizes)
-    (x, columns), known = _scaled(found, parts[0]), found.target[parts[0]]
-    y = (found.target - known.mean()) / known.std()
-    return Split("diabetes", *(Dataset.regression(x[rows], y[rows], columns) for rows in parts))
+    return _standardised("diabetes", _sklearn("load_diabetes")(), seed, sizes, regression=True)
+
+
+def _sklearn(name: str) -> Any:
+    """One of scikit-learn's data sets; it takes a second to import, which only those who use it should wait for."""
+    from sklearn import datasets
+
+    return getattr(datasets, name)
+
+
+def _drawn(rows: int, seed: int, sizes: tuple[int, int, int]) -> list[NDArray[np.intp]]:
+    """Training, validation and test rows, drawn with the seed."""
+    return np.split(np.random.default_rng(seed).permutation(rows)[: sum(sizes)], np.cumsum(sizes)[:-1])
+
+
+def _standardised(name: str, found: Any, seed: int, sizes: tuple[int, int, int], *, regression: bool = False) -> Split:
+    """Every column with mean 0 and deviation 1 on the training rows, under the name that scikit-learn gives it, and so the target
+    of a regression; amounts of threats are in standard deviations."""
+    from sklearn.preprocessing import StandardScaler
+
+    parts, y = _drawn(len(found.data), seed, sizes), found.target
+    x = StandardScaler().fit(found.data[parts[0]]).transform(found.data)
+    columns = tuple(Column(str(feature), j, j + 1) for j, feature in enumerate(found.feature_names))
+    if regression:
+        y = (y - y[parts[0]].mean()) / y[parts[0]].std()
+        return Split(name, *(Dataset.regression(x[rows], y[rows], columns) for rows in parts))
+    classes = tuple(np.unique(y).tolist())
+    return Split(name, *(Dataset.of(x[rows], y[rows], classes, columns) for rows in parts))
 
 
 _MADE: tuple[Callable[[int], Split], ...] = (two_moons, iris, iris2, breast_cancer, digits, diabetes)

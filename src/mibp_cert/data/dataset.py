@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mibp_cert.data.table import Column, Recipe, find_name, plain_columns
 from mibp_cert.errors import UserError
 from mibp_cert.graph.ops import frozen
+
+if TYPE_CHECKING:
+    from mibp_cert.data.table import Recipe
 
 
 class Task(Enum):
@@ -22,6 +25,69 @@ class Task(Enum):
 
     CLASSES = "classes"
     NUMBERS = "numbers"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the user's table and its place `start … stop − 1` among the features.
+
+    Numeric: `feature = (value − shift) / scale`, valid values in [low, high]. Categorical: one-hot over `categories`.
+    """
+
+    name: str
+    start: int
+    stop: int
+    categories: tuple[Any, ...] | None = None
+    shift: float = 0.0
+    scale: float = 1.0
+    low: float = -np.inf
+    high: float = np.inf
+    fill: Any = None
+    """What stands in for a missing value: the mean, or the most frequent category."""
+
+    @property
+    def scaled(self) -> bool:
+        return self.shift != 0.0 or self.scale != 1.0
+
+    @property
+    def categorical(self) -> bool:
+        return self.categories is not None
+
+    def expect(self, categorical: bool, instead: str) -> Column:
+        """The column itself, if it is of this kind; else a `UserError` that says what to do instead."""
+        if self.categorical != categorical:
+            kind = "categorical" if self.categorical else "numeric"
+            raise UserError(f"The column '{self.name}' is {kind}{instead}.")
+        return self
+
+    def number(self, category: Any) -> int:
+        """Place of a category in the vocabulary."""
+        known = self.categories or ()
+        if category in known:
+            return known.index(category)
+        raise UserError(
+            f"{category!r} is not a category of the column '{self.name}'; it has {', '.join(map(repr, known))}."
+        )
+
+    def to_feature(self, value: ArrayLike) -> NDArray[np.float64]:
+        """Numeric values in the units of the table, as features."""
+        return np.asarray((np.asarray(value, dtype=np.float64) - self.shift) / self.scale)
+
+    def to_value(self, feature: ArrayLike) -> NDArray[np.float64]:
+        """Features as numeric values in the units of the table."""
+        return np.asarray(np.asarray(feature, dtype=np.float64) * self.scale + self.shift)
+
+    def describe(self) -> dict[str, Any]:
+        """The record as plain data."""
+        if self.categories is not None:
+            plain = [c.item() if isinstance(c, np.generic) else c for c in self.categories]
+            return {"name": self.name, "kind": "categorical", "categories": plain}
+        return {"name": self.name, "kind": "numeric", "shift": self.shift, "scale": self.scale}
+
+
+Classes = tuple[Any, ...] | None
+Columns = tuple[Column, ...] | None
+Mask = NDArray[np.bool_] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +103,7 @@ class Dataset:
     classes: tuple[Any, ...]
     columns: tuple[Column, ...] = ()
     """The user's columns behind the features; for plain arrays, one numeric column per feature."""
-    missing: NDArray[np.bool_] | None = None
+    missing: Mask = None
     """Which cells of the user's table are missing (rows × columns); their features are a stand-in."""
     targets: NDArray[np.float64] | None = None
     """For regression: what is to be predicted (n × 1); there are no classes then."""
@@ -46,14 +112,13 @@ class Dataset:
     index: NDArray[Any] | None = None
     """The user's own names of the rows, such as the index of a table; None: they are numbered from 0."""
 
+    def __post_init__(self) -> None:
+        if self.missing is not None and not self.missing.any():
+            object.__setattr__(self, "missing", None)
+
     @classmethod
     def of(
-        cls,
-        x: ArrayLike,
-        labels: ArrayLike,
-        classes: tuple[Any, ...] | None = None,
-        columns: tuple[Column, ...] | None = None,
-        missing: NDArray[np.bool_] | None = None,
+        cls, x: ArrayLike, labels: ArrayLike, classes: Classes = None, columns: Columns = None, missing: Mask = None
     ) -> Dataset:
         """Check and number: finite features, one label per row, every label one of the classes."""
         features = _table(x, "features")
@@ -70,17 +135,10 @@ class Dataset:
             raise UserError(f"Training needs at least two classes, none of them NaN; got {list(known)}.")
         y = cls(features, np.zeros(0, dtype=np.intp), known).number(names)
         y.setflags(write=False)
-        named = _columns(features, columns)
-        return cls(features, y, known, named, missing if missing is not None and missing.any() else None)
+        return cls(features, y, known, _columns(features, columns), missing)
 
     @classmethod
-    def regression(
-        cls,
-        x: ArrayLike,
-        targets: ArrayLike,
-        columns: tuple[Column, ...] | None = None,
-        missing: NDArray[np.bool_] | None = None,
-    ) -> Dataset:
+    def regression(cls, x: ArrayLike, targets: ArrayLike, columns: Columns = None, missing: Mask = None) -> Dataset:
         """Rows with a real number to predict.
 
         >>> Dataset.regression([[0.0], [1.0]], [2.5, 3.5]).one_hot.tolist()
@@ -91,8 +149,7 @@ class Dataset:
         if len(wanted) != len(features):
             raise UserError(f"There are {len(features)} rows but {len(wanted)} targets.")
         none = np.zeros(len(features), dtype=np.intp)
-        gaps = missing if missing is not None and missing.any() else None
-        return cls(features, none, (), _columns(features, columns), gaps, wanted)
+        return cls(features, none, (), _columns(features, columns), missing, wanted)
 
     @classmethod
     def from_frame(
@@ -100,7 +157,7 @@ class Dataset:
         frame: pd.DataFrame,
         target: str,
         recipe: Recipe | None = None,
-        classes: tuple[Any, ...] | None = None,
+        classes: Classes = None,
         *,
         regression: bool = False,
         **options: Any,
@@ -113,6 +170,8 @@ class Dataset:
         >>> Dataset.from_frame(table, "ill", scaling="none").x.tolist()
         [[30.0, 1.0, 0.0], [50.0, 0.0, 1.0]]
         """
+        from mibp_cert.data.table import Recipe  # which is written for columns, too
+
         frame = frame.rename(columns=str)
         target = str(frame.columns[find_name(target, [str(name) for name in frame.columns])])
         labels, features = frame[target], frame.drop(columns=[target])
@@ -130,7 +189,7 @@ class Dataset:
 
     def take(self, rows: NDArray[np.intp]) -> Dataset:
         """The same data with these rows only."""
-        missing = None if self.missing is None or not self.missing[rows].any() else self.missing[rows]
+        missing = None if self.missing is None else self.missing[rows]
         targets = None if self.targets is None else frozen(self.targets[rows])
         index = None if self.index is None else self.index[rows]
         return replace(self, x=frozen(self.x[rows]), y=self.y[rows], missing=missing, targets=targets, index=index)
@@ -145,14 +204,11 @@ class Dataset:
     def ranged(self, train: Dataset) -> Dataset:
         """The same data with the training rows' smallest and largest values as valid ranges of columns that have none: what is
         missing in some rows must not depend on the other rows asked about."""
-        columns = []
-        for c in self.columns:
-            if not c.categorical and not (np.isfinite(c.low) and np.isfinite(c.high)):
-                ends = [
-                    float(end) * c.scale + c.shift for end in (train.x[:, c.start].min(), train.x[:, c.start].max())
-                ]
-                c = replace(c, low=min(ends), high=max(ends))
-            columns.append(c)
+        columns = list(self.columns)
+        for j, c in enumerate(columns):
+            if not c.categorical and not np.isfinite([c.low, c.high]).all():
+                seen = c.to_value(train.x[:, c.start])
+                columns[j] = replace(c, low=float(seen.min()), high=float(seen.max()))
         return replace(self, columns=tuple(columns))
 
     def target_column(self, name: str = "target") -> Column:
@@ -161,12 +217,8 @@ class Dataset:
             raise UserError("Only the targets of a regression can be scaled; these data have classes.")
         with np.errstate(over="ignore"):
             scale, shift = float(self.targets.std()), float(self.targets.mean())
-        if not (np.isfinite(scale) and np.isfinite(shift)):
-            raise UserError("The targets are too large to be scaled; use other units.")
-        constant = scale <= 1e-12 * float(
-            np.abs(self.targets).max()
-        )  # a deviation that is nothing but rounding is none
-        return Column(name, 0, 1, shift=shift, scale=1.0 if constant else scale)
+        scale = checked_scale("targets", shift, scale, float(np.abs(self.targets).max()))
+        return Column(name, 0, 1, shift=shift, scale=scale)
 
     def with_target(self, column: Column) -> Dataset:
         """The same data with scaled targets; amounts of threats, ranges and errors stay in the user's units."""
@@ -174,7 +226,7 @@ class Dataset:
             raise UserError("Only the unscaled targets of a regression can be scaled.")
         return replace(self, targets=frozen(column.to_feature(self.targets)), target=column)
 
-    def like(self, x: ArrayLike, labels: ArrayLike | None = None, missing: NDArray[np.bool_] | None = None) -> Dataset:
+    def like(self, x: ArrayLike, labels: ArrayLike | None = None, missing: Mask = None) -> Dataset:
         """Other rows, encoded as these are; labels that are not given do not matter."""
         if self.task is Task.NUMBERS:
             return Dataset.regression(x, np.zeros(len(np.asarray(x))), self.columns, missing)
@@ -187,14 +239,14 @@ class Dataset:
 
     def in_units(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Outputs of a model of these data, in the units of the user's targets."""
-        return outputs if self.target is None else np.asarray(self.target.scale * outputs + self.target.shift)
+        return outputs if self.target is None else self.target.to_value(outputs)
 
     def number(self, labels: ArrayLike) -> NDArray[np.intp]:
         """Class numbers of labels."""
         if self.targets is not None:
             raise UserError("These data have real targets, not labels; this is for classes only.")
         place = {name: i for i, name in enumerate(self.classes)}
-        names = np.asarray(labels).ravel().tolist()
+        names = np.array(labels, dtype=object).ravel().tolist()  # text and numbers side by side stay what they are
         unknown = sorted({str(name) for name in names if name not in place})
         if unknown:
             raise UserError(
@@ -219,15 +271,12 @@ class Dataset:
     @cached_property
     def sha256(self) -> str:
         """Hash of shape, features and labels: what the certificate is about."""
-        encoded = any(column.categorical or column.scale != 1 or column.shift for column in self.columns)
+        encoded = any(column.categorical or column.scaled for column in self.columns)
         recipe = [column.describe() for column in self.columns] if encoded else []
         digest = hashlib.sha256(repr((self.x.shape, self.classes, *recipe)).encode())
-        digest.update(np.ascontiguousarray(self.x).tobytes())
-        digest.update(self.y.astype(np.int64).tobytes())
-        if self.targets is not None:
-            digest.update(np.ascontiguousarray(self.targets).tobytes())
-        if self.missing is not None:
-            digest.update(np.ascontiguousarray(self.missing).tobytes())
+        for array in (self.x, self.y.astype(np.int64), self.targets, self.missing):
+            if array is not None:
+                digest.update(array.tobytes())
         if self.target is not None:
             digest.update(repr(self.target.describe()).encode())
         return digest.hexdigest()
@@ -253,11 +302,34 @@ def _table(values: ArrayLike, what: str) -> NDArray[np.float64]:
     return table
 
 
-def _columns(features: NDArray[np.float64], columns: tuple[Column, ...] | None) -> tuple[Column, ...]:
-    named = plain_columns(features.shape[1]) if columns is None else columns
+def _columns(features: NDArray[np.float64], columns: Columns) -> tuple[Column, ...]:
+    """The columns given, or those of an array: numeric, unscaled, named by their number."""
+    named = tuple(Column(str(i), i, i + 1) for i in range(features.shape[1])) if columns is None else columns
     if named[-1].stop != features.shape[1]:
         raise UserError(f"The columns describe {named[-1].stop} features, but the rows have {features.shape[1]}.")
     return named
+
+
+def checked_scale(what: str, shift: float, scale: float, largest: float) -> float:
+    """The scale of values up to `largest` in size, 1 where it is nothing but their rounding."""
+    if not (np.isfinite(shift) and np.isfinite(scale)):
+        raise UserError(f"The {what} are too large to be scaled; use other units.")
+    return scale if scale > 1e-12 * largest else 1.0
+
+
+def find_name(name: Any, names: Sequence[str]) -> int:
+    """Place of a column by name or number; an unknown one is an error that lists the known ones."""
+    if isinstance(name, str | int | np.integer) and not isinstance(name, bool):
+        if str(name) in names:
+            return names.index(str(name))  # a table's own label comes first, also where it is a number
+        if str(name).isdigit() and int(name) < len(names):
+            return int(name)  # a column's number, which is text where it is a key of a file
+    raise UserError(f"There is no column {name!r}; there are {listed(names)}.")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,7 @@
-"""Tables: numeric and categorical columns, how they become features, and the record of it.
+"""Tables: how a user's file is read and split, how numeric and categorical columns become features, and the record of it.
+
+What cannot be read for sure is refused with a sentence that names the line or the column: ragged rows, bytes in another encoding,
+columns that mix numbers and text, columns that look like identifiers, rows without a target.
 
 A numeric value `v` becomes the feature `(v − shift) / scale`; a categorical one becomes a one-hot group, one feature per
 category. The recipe is fitted on trusted knowledge of the columns (or the training table) and is then fixed: scaler, vocabulary
@@ -7,71 +10,29 @@ and ranges are part of what the certificate is about. Threats speak of columns a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from mibp_cert.data.dataset import Column, Dataset, Split, checked_scale, find_name, listed
 from mibp_cert.errors import UserError
 
 SCALINGS = ("standard", "range", "none")
 IDENTIFIER = 50
 """A column with more different texts than this, and more than a third as many as rows, looks like an identifier or a date."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the user's table and its place `start … stop − 1` among the features.
-
-    Numeric: `feature = (value − shift) / scale`, valid values in [low, high]. Categorical: one-hot over `categories`.
-    """
-
-    name: str
-    start: int
-    stop: int
-    categories: tuple[Any, ...] | None = None
-    shift: float = 0.0
-    scale: float = 1.0
-    low: float = -np.inf
-    high: float = np.inf
-    fill: Any = None
-    """What stands in for a missing value: the mean, or the most frequent category."""
-
-    @property
-    def scaled(self) -> bool:
-        return self.shift != 0.0 or self.scale != 1.0
-
-    @property
-    def categorical(self) -> bool:
-        return self.categories is not None
-
-    def number(self, category: Any) -> int:
-        """Place of a category in the vocabulary."""
-        known = self.categories or ()
-        for i, name in enumerate(known):
-            if name == category:
-                return i
-        raise UserError(
-            f"{category!r} is not a category of the column '{self.name}'; it has {', '.join(map(repr, known))}."
-        )
-
-    def to_feature(self, value: ArrayLike) -> NDArray[np.float64]:
-        """Numeric values in the units of the table, as features."""
-        return np.asarray((np.asarray(value, dtype=np.float64) - self.shift) / self.scale)
-
-    def describe(self) -> dict[str, Any]:
-        """The record as plain data."""
-        if self.categories is not None:
-            return {"name": self.name, "kind": "categorical", "categories": [_plain(c) for c in self.categories]}
-        return {"name": self.name, "kind": "numeric", "shift": self.shift, "scale": self.scale}
-
-
-def plain_columns(features: int) -> tuple[Column, ...]:
-    """Columns of an array: numeric, unscaled, named by their number."""
-    return tuple(Column(str(i), i, i + 1) for i in range(features))
+SEPARATORS = ",;\t|"
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+"""Texts that stand for a missing value."""
+LEAST_ROWS = 10
+CLASSES = 20
+"""A numeric target with more different values than this is a number to predict, not a class."""
 
 
 @dataclass(frozen=True)
@@ -97,23 +58,20 @@ class Recipe:
         """
         if scaling not in SCALINGS:
             raise UserError(f"There is no scaling called {scaling!r}; choose one of {', '.join(SCALINGS)}.")
-        names = _names(frame)
+        frame = _checked(frame)
+        names = list(frame.columns)
         if categorical is None:
-            categorical = [n for j, n in enumerate(names) if not _is_number(frame.iloc[:, j])]
-            for name in categorical:
-                _check_categories(name, frame.iloc[:, names.index(name)])
+            categorical = [name for name in names if _is_categorical(name, frame[name])]
         given = {find_name(k, names): v for k, v in categorical.items()} if isinstance(categorical, Mapping) else {}
         chosen = {find_name(k, names) for k in categorical}
         limits = {find_name(k, names): v for k, v in (ranges or {}).items()}
-        columns, start = [], 0
+        columns: list[Column] = []
         for j, name in enumerate(names):
-            values = frame.iloc[:, j]
+            start = columns[-1].stop if columns else 0
             if j in chosen:
-                column = _categorical(name, values, given.get(j), start)
+                columns.append(_categorical(name, frame[name], given.get(j), start))
             else:
-                column = _numeric(name, values, limits.get(j), scaling, start)
-            columns.append(column)
-            start = column.stop
+                columns.append(_numeric(name, frame[name], limits.get(j), scaling, start))
         return cls(tuple(columns))
 
     @property
@@ -122,30 +80,23 @@ class Recipe:
 
     def apply(self, frame: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Features (rows × features) and which cells of the table are missing (rows × columns); those hold the fill value."""
-        names = _names(frame)
-        lost = [column.name for column in self.columns if column.name not in names]
-        extra = [name for name in names if name not in {column.name for column in self.columns}]
-        if lost or extra:
-            raise UserError(
-                f"The table's columns differ from the ones known: missing {lost or 'none'}, unknown {extra or 'none'}."
-            )
+        frame = _checked(frame)
+        _check_columns("The table", frame.columns, "the ones known", [column.name for column in self.columns])
         x = np.zeros((len(frame), self.features))
         missing = np.zeros((len(frame), len(self.columns)), dtype=bool)
         for j, column in enumerate(self.columns):
-            values = frame.iloc[:, names.index(column.name)]
+            values = frame[column.name]
             missing[:, j] = values.isna().to_numpy()
-            filled = [column.fill if lost_ else v for v, lost_ in zip(values.tolist(), missing[:, j], strict=True)]
-            if column.categories is not None:
-                place = {name: i for i, name in enumerate(column.categories)}
-                numbers = [place[v] if v in place else column.number(v) for v in filled]  # which refuses unknown ones
-                x[np.arange(len(frame)), column.start + np.array(numbers, dtype=np.intp)] = 1.0
+            filled = [column.fill if lost else value for value, lost in zip(values, missing[:, j], strict=True)]
+            if column.categorical:
+                x[np.arange(len(frame)), [column.start + column.number(value) for value in filled]] = 1.0
             else:
-                x[:, column.start] = column.to_feature(finite_numbers(column.name, filled))
+                x[:, column.start] = column.to_feature(_finite_numbers(column.name, filled))
         return x, missing
 
 
 def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | None, scaling: str, start: int) -> Column:
-    known = finite_numbers(name, values.dropna().tolist())
+    known = _finite_numbers(name, values.dropna().tolist())
     if not len(known):
         raise UserError(f"The column '{name}' holds no value at all; drop it.")
     least, most = float(known.min()), float(known.max())
@@ -162,10 +113,7 @@ def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | Non
         shift, scale = float(known.mean()), float(known.std())
     elif scaling == "range":
         shift, scale = low, high - low
-    if not (np.isfinite(shift) and np.isfinite(scale)):
-        raise UserError(f"The values of the column '{name}' are too large to be scaled; use other units.")
-    # A deviation that is nothing but rounding is none.
-    scale = scale if scale > 1e-12 * max(abs(low), abs(high)) else 1.0
+    scale = checked_scale(f"values of the column '{name}'", shift, scale, max(abs(low), abs(high)))
     return Column(name, start, start + 1, None, shift, scale, low, high, float(np.clip(known.mean(), low, high)))
 
 
@@ -187,59 +135,55 @@ def _categorical(name: str, values: pd.Series[Any], given: Sequence[Any] | None,
     return Column(name, start, start + len(vocabulary), tuple(vocabulary), fill=fill)
 
 
-def find_name(name: Any, names: Sequence[str]) -> int:
-    """Place of a column by name or number; an unknown one is an error that lists the known ones."""
-    if isinstance(name, str | int | np.integer) and not isinstance(name, bool):
-        if str(name) in names:
-            return names.index(str(name))  # a table's own label comes first, also where it is a number
-        if str(name).isdigit() and int(name) < len(names):
-            return int(name)  # a column's number, which is text where it is a key of a file
-    raise UserError(f"There is no column {name!r}; there are {listed(names)}.")
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few names."""
-    return ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
-
-
-def check_different(names: Sequence[str], what: object) -> None:
+def _check_different(names: Sequence[str], what: object) -> None:
     """Refuse columns that share a name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UserError(f"{what} has several columns called {', '.join(twice)}; rename them.")
 
 
-def _names(frame: pd.DataFrame) -> list[str]:
-    """The names of the columns, as text; an empty table is refused."""
-    if not frame.size:
-        raise UserError(f"The table is empty: it has {frame.shape[0]} rows and {frame.shape[1]} columns.")
-    names = [str(name) for name in frame.columns]
-    check_different(names, "The table")
-    return names
-
-
-def looks_like_identifier(values: pd.Series[Any]) -> bool:
-    """Nearly as many different values as rows: a name, a number of a file, a date; no categories."""
-    known = values.dropna()
-    return bool(known.nunique() > IDENTIFIER and 3 * known.nunique() > len(known))
-
-
-def _check_categories(name: str, values: pd.Series[Any]) -> None:
-    """A column that nobody called categorical is taken for one only if it looks like one."""
-    if pd.api.types.is_datetime64_any_dtype(values) or pd.api.types.is_timedelta64_dtype(values):
-        raise UserError(f"The column '{name}' holds dates: leave it out, or turn it into numbers, such as days.")
-    if not isinstance(values.dtype, pd.CategoricalDtype) and looks_like_identifier(values):
+def _check_columns(what: str, found: Iterable[str], other: str, known: Iterable[str]) -> None:
+    """Refuse columns that are not the ones known."""
+    found, known = list(found), list(known)
+    lost, extra = ([name for name in one if name not in two] for one, two in ((known, found), (found, known)))
+    if lost or extra:
         raise UserError(
-            f"The column '{name}' has {values.nunique()} different values in {len(values)} rows: it looks like an identifier or "
-            "a date. Leave it out, or name it among the categorical ones."
+            f"{what}'s columns differ from {other}:"
+            + (f" it lacks {', '.join(lost)}." if lost else "")
+            + (f" it also has {', '.join(extra)}; leave them out (--drop)." if extra else "")
         )
 
 
-def _is_number(values: pd.Series[Any]) -> bool:
-    return bool(pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values))
+def _checked(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with columns named by text, each in its own way; an empty table is refused."""
+    if not frame.size:
+        raise UserError(f"The table is empty: it has {frame.shape[0]} rows and {frame.shape[1]} columns.")
+    frame = frame.rename(columns=str)
+    _check_different(list(frame.columns), "The table")
+    return frame
 
 
-def finite_numbers(name: str, values: Sequence[Any] | pd.Series[Any]) -> NDArray[np.float64]:
+def _is_categorical(name: str, values: pd.Series[Any]) -> bool:
+    """A column that nobody called categorical is taken for one only if it looks like one."""
+    if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
+        return False
+    if pd.api.types.is_datetime64_any_dtype(values) or pd.api.types.is_timedelta64_dtype(values):
+        raise UserError(f"The column '{name}' holds dates: leave it out, or turn it into numbers, such as days.")
+    if not isinstance(values.dtype, pd.CategoricalDtype):
+        _check_categories(name, values.dropna())
+    return True
+
+
+def _check_categories(name: str, known: pd.Series[Any]) -> None:
+    """Nearly as many different values as rows: a name, a number of a file, a date; no categories."""
+    if known.nunique() > IDENTIFIER and 3 * known.nunique() > len(known):
+        raise UserError(
+            f"The column '{name}' has {known.nunique()} different values in {len(known)} rows: it looks like an identifier or a "
+            f"date. Leave it out (--drop {name}), or name it among the categorical ones (--categorical {name})."
+        )
+
+
+def _finite_numbers(name: str, values: Sequence[Any] | pd.Series[Any]) -> NDArray[np.float64]:
     """The values of a numeric column."""
     try:
         numbers = np.array(values, dtype=np.float64)
@@ -252,5 +196,197 @@ def finite_numbers(name: str, values: Sequence[Any] | pd.Series[Any]) -> NDArray
     return numbers
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+@dataclass(frozen=True)
+class Reading:
+    """How a file is to be read, and which rows are for what."""
+
+    target: str
+    test: float = 0.25
+    """Share of the rows kept for testing; of the others, `validation` is the share kept for choosing the epoch."""
+    validation: float = 0.2
+    drop: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Further texts that stand for a missing value."""
+    unlabelled: str = "refuse"
+    """Rows without a target: `"refuse"` the file, or `"drop"` them."""
+    regression: bool | None = None
+    """Whether the target is a number; default: it is where it has many different values that are numbers."""
+    scaling: str = "standard"
+    separator: str | None = None
+    encoding: str = "utf-8"
+    sample: int | None = None
+    """Use so many rows only, drawn at random."""
+
+
+def read_table(path: str | Path, reading: Reading) -> pd.DataFrame:
+    """The file as a table, every cell a number, a text or missing; columns to be dropped are not in it. The index holds the
+    lines of the file (a row that spans several: its last)."""
+    path = Path(path)
+    header, rows = _checked_lines(path, reading)
+    names = [name.strip() for name in header]
+    if not all(names):
+        raise UserError(f"A column of {path} has no name; the first line must name all columns.")
+    _check_different(names, path)
+    for name in (reading.target, *reading.drop, *reading.categorical):
+        if name not in names:
+            raise UserError(f"There is no column '{name}' in {path}; there are {listed(names)}.")
+    frame = pd.DataFrame(list(rows.values()), list(rows), names, dtype=object).drop(columns=list(reading.drop))
+    gone = {*MISSING, *reading.missing}
+    for name in frame.columns:
+        frame[name] = _typed(str(name), frame[name], gone, reading)
+    lost = frame[reading.target].isna()
+    if lost.any() and reading.unlabelled != "drop":
+        raise UserError(
+            f"{lost.sum()} of {len(frame)} rows have no value in the target column '{reading.target}' (first in line "
+            f"{frame.index[lost][0]}); fill them in, or leave those rows out with --unlabelled drop."
+        )
+    return frame[~lost]
+
+
+def split_table(frame: pd.DataFrame, reading: Reading, seed: int, name: str, test: pd.DataFrame | None = None) -> Split:
+    """Training, validation and test rows, drawn with the seed, each class in its share; or all rows for training and validation
+    and another table for testing.
+
+    Scaling and valid ranges are those of the training rows; the vocabulary of a categorical column is that of the whole file.
+    """
+    rng = np.random.default_rng([seed, 3])
+    if reading.sample is not None and reading.sample < len(frame):
+        frame = frame.iloc[np.sort(rng.choice(len(frame), reading.sample, replace=False))]
+    _check_size(frame, reading, test)
+    regression = is_regression(frame, reading)
+    order = _stratified(frame[reading.target], regression, rng)
+    tests = 0 if test is not None else max(1, round(reading.test * len(frame)))
+    checks = max(1, round(reading.validation * (len(frame) - tests)))
+    parts = order[tests + checks :], order[tests : tests + checks], order[:tests]
+    tables = [frame.iloc[np.sort(part)] for part in parts]
+    if test is not None:
+        _check_columns("The test file", test.columns, "the training file's", frame.columns)
+        tables[2] = test
+    text = [str(n) for n in frame.columns if n != reading.target and not pd.api.types.is_numeric_dtype(frame[n])]
+    chosen = {name: sorted(set(frame[name].dropna().tolist())) for name in (*text, *reading.categorical)}
+    recipe = Recipe.fit(tables[0].drop(columns=[reading.target]), categorical=chosen, scaling=reading.scaling)
+    classes = None if regression else tuple(np.unique(frame[reading.target].to_numpy()).tolist())
+    made = [
+        Dataset.from_frame(table, reading.target, recipe, classes, regression=regression).named(
+            [f"line {line}" for line in table.index]
+        )
+        for table in tables
+    ]
+    if regression:
+        scale = made[0].target_column()
+        made = [part.with_target(scale) for part in made]
+    return Split(name, *made)
+
+
+def is_regression(frame: pd.DataFrame, reading: Reading) -> bool:
+    """Whether the target is a number to predict."""
+    target = frame[reading.target]
+    number = bool(pd.api.types.is_numeric_dtype(target))
+    if reading.regression is None:
+        return number and target.nunique() > CLASSES
+    if reading.regression and not number:
+        raise UserError(f"The target column '{reading.target}' holds text; a regression needs numbers.")
+    return reading.regression
+
+
+def notes(frame: pd.DataFrame, reading: Reading) -> list[str]:
+    """What a user should know about the table before anything is computed from it."""
+    said = [
+        f"The column '{name}' has one value only: it can tell nothing, and is kept as it is."
+        for name in frame.columns
+        if name != reading.target and frame[name].nunique(dropna=False) == 1
+    ]
+    kind = "a number to predict" if is_regression(frame, reading) else "classes"
+    return [f"The target '{reading.target}' is read as {kind}.", *said]
+
+
+def missing_columns(frame: pd.DataFrame) -> dict[str, int]:
+    """Columns with missing values, and how many."""
+    return {str(name): int(count) for name, count in frame.isna().sum().items() if count}
+
+
+def _checked_lines(path: Path, reading: Reading) -> tuple[list[str], dict[int, list[str]]]:
+    """Header, and rows as text by the lines that they are in; every row has as many fields as the header."""
+    try:
+        with path.open(encoding=reading.encoding, newline="") as source:
+            first = source.readline().lstrip("\ufeff")
+            if not first.strip():
+                raise UserError(f"{path} is empty; the first line must name the columns.")
+            separator = reading.separator or max(SEPARATORS, key=first.count)
+            lines = csv.reader(chain([first], source), delimiter=separator, strict=True)
+            header, rows = next(lines), {}
+            for fields in lines:
+                if not fields:
+                    continue  # an empty line, such as at the end of the file
+                if len(fields) != len(header):
+                    raise UserError(
+                        f"Line {lines.line_num} of {path} has {len(fields)} fields, but the header has {len(header)} "
+                        f"(separated by {separator!r}); correct that line, or name the separator."
+                    )
+                rows[lines.line_num] = fields
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not {reading.encoding} text: byte {error.object[error.start]:#x} at position {error.start}; save it as "
+            "UTF-8, or name its encoding, such as --encoding latin-1."
+        ) from None
+    except LookupError:
+        raise UserError(f"There is no encoding called {reading.encoding!r}; utf-8 and latin-1 are common.") from None
+    except csv.Error as error:
+        raise UserError(f"{path} cannot be read as a table: {error}; check its quotes and separators.") from None
+    if not rows:
+        raise UserError(f"{path} has a header but no rows.")
+    return header, rows
+
+
+def _typed(name: str, values: pd.Series[Any], gone: set[str], reading: Reading) -> pd.Series[Any]:
+    """A column of text as numbers if all of its values are, else as text."""
+    text = values.str.strip()
+    text = text.where(~text.isin(gone), None)
+    known = text.dropna()
+    if name in reading.categorical:
+        return text.astype(object)
+    numbers = pd.to_numeric(known, errors="coerce")
+    odd = known[numbers.isna()]
+    if len(known) and odd.empty:
+        found = _finite_numbers(name, numbers)
+        if len(known) == len(text) and (found % 1 == 0).all() and (np.abs(found) < 2**53).all():
+            return pd.Series(found.astype(np.int64), index=text.index)
+        return pd.Series(found, index=known.index).reindex(text.index)
+    if 2 * len(odd) < len(known):
+        raise UserError(
+            f"The column '{name}' mixes numbers and text: {odd.iloc[0]!r} in line {odd.index[0]}. Correct it, call that text a "
+            f"missing value (--na {odd.iloc[0]!r}), or take all of it as categories (--categorical {name})."
+        )
+    if name != reading.target:
+        _check_categories(name, known)
+    return text.astype(object)
+
+
+def _check_size(frame: pd.DataFrame, reading: Reading, test: pd.DataFrame | None) -> None:
+    if len(frame) < LEAST_ROWS:
+        raise UserError(
+            f"There are only {len(frame)} rows; at least {LEAST_ROWS} are needed to train, to choose and to test."
+        )
+    for name, share in (("test", reading.test), ("validation", reading.validation)):
+        if not 0 < share < 1:
+            raise UserError(f"The share of {name} rows must lie between 0 and 1, got {share}.")
+    if frame.shape[1] < 2:
+        raise UserError("The table has the target column only; there is nothing to predict it from.")
+    if test is not None and not len(test):
+        raise UserError("The test file has no rows.")
+
+
+def _stratified(target: pd.Series[Any], regression: bool, rng: np.random.Generator) -> NDArray[np.intp]:
+    """An order of the rows in which every stretch holds each class in its share; at random for a regression."""
+    order = rng.permutation(len(target))
+    if regression:
+        return order.astype(np.intp)
+    labels = target.to_numpy()[order]
+    place = np.empty(len(labels))
+    for label in np.unique(labels):
+        mine = np.flatnonzero(labels == label)
+        place[mine] = (np.arange(len(mine)) + rng.random(len(mine))) / len(mine)
+    return order[np.argsort(place, kind="stable")].astype(np.intp)

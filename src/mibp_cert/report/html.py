@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
@@ -13,14 +12,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from mibp_cert.certify import ABSTAIN, CertifiedRun
+from mibp_cert.certify import CertifiedRun
 from mibp_cert.certify.predict import nominal_outputs
-from mibp_cert.certify.tables import reasons
+from mibp_cert.certify.tables import class_table
 from mibp_cert.data import Task
 from mibp_cert.engines import prediction_named
 from mibp_cert.report import plots
-from mibp_cert.report.drawing import ATTACKED, DARK, INK, PAPER, SIZE, colour_variable, inline_svg
-from mibp_cert.report.terminal import certified_accuracy, number, percent
+from mibp_cert.report.plots import ATTACKED, DARK, INK, PAPER, SIZE, colour_variable, inline_svg
+from mibp_cert.report.terminal import number, percent, warnings
 
 ROWS = 50
 """Most test points listed."""
@@ -31,6 +30,8 @@ SOUNDNESS = {
     "and hyperbolic tangents of the libraries are trusted, to 16 units in the last place.",
     "solver-tolerance": "A solver's proven bound is taken at its word, moved outward by a millionth of the program's scale.",
 }
+RECORD = {"versions": "versions", "data_sha256": "training data (SHA-256)", "soundness": "soundness"}
+"""What the page's last table says, by key of the JSON file."""
 PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
 COLOURS = {
     "light": ";".join(f"{colour_variable(light)}:{light}" for light in DARK),
@@ -71,7 +72,7 @@ def _summary(run: CertifiedRun, words: str) -> list[str]:
     lines.append(f"<p><strong>What was doubted:</strong> {escape(words.rstrip('.'))}.</p>")
     if run.test_threat is not None:
         lines.append(f"<p>Test inputs may be wrong, too: {escape(run.test_threat.words())}.</p>")
-    lines += [f'<p class="warning">{escape(line)}</p>' for line in _warnings(run)]
+    lines += [f'<p class="warning">{escape(line)}</p>' for line in warnings(run)]
     lines += [_cards(run)] if tested else []
     lines.append(
         f'<p class="note">Bounds of the {run.network.layout.size} parameters after {run.steps} step(s): mean radius '
@@ -92,76 +93,52 @@ def _lead(run: CertifiedRun) -> str:
     return f"{known} of {n} outputs have a proven range that holds whatever the true data were.{mean}"
 
 
-def _warnings(run: CertifiedRun) -> list[str]:
-    """What a reader must know before the numbers: diverged bounds, and views larger than the threat."""
-    lines = []
-    if run.diverged is not None and not run.reached:
-        lines.append(
-            f"The bounds diverged at step {run.diverged}: nothing is certified about the training that was asked for. Clean and "
-            f"attacked figures are about its first {run.steps} step(s)."
-        )
-    elif run.diverged is not None:
-        lines.append(
-            f"The bounds diverged at step {run.diverged}. The certificate is about exactly {run.steps} step(s), chosen on "
-            "validation data before."
-        )
-    lines += [f"The bounds are about a larger set than the one described: {words}." for words in run.outer]
-    if run.fallbacks:
-        lines.append(f"{run.fallbacks} of {run.programs} bounds are not the solver's: looser, and still sound.")
-    return lines
-
-
 def _cards(run: CertifiedRun) -> str:
     """Clean, attacked and certified accuracy or error, in large letters."""
     tried = 0 if run.attack is None else len(run.attack.theta)
     if run.test is not None:
-        names = ("Clean accuracy", "Accuracy under attack", "Certified accuracy")
-        values = [percent(run.nominal_accuracy), percent(run.attacked_accuracy), percent(certified_accuracy(run))]
-        clean = "Of the model trained on the data as they are."
-        attacked = f"Right for {tried} models trained on other possible data, too. The truth is no higher."
-        certified = "Right and proven for all possible data. The truth is no lower."
+        what, shares = "accuracy", (run.nominal_accuracy, run.attacked_accuracy, run.certified_test_accuracy)
+        values = [percent(share) for share in shares]
+        texts = [
+            "Of the model trained on the data as they are.",
+            f"Right for {tried} models trained on other possible data, too. The truth is no higher.",
+            "Right and proven for all possible data. The truth is no lower.",
+        ]
     else:
-        names = ("Clean error", "Error under attack", "Certified error")
-        values = [number(run.errors.get(f"{name}_error")) for name in ("nominal", "attacked", "certified")]
-        clean = "Mean absolute error of the model trained on the data as they are."
-        attacked = (
-            f"The largest of {tried} models trained on other possible data, point by point. The truth is no lower."
-        )
-        certified = "Proven for all possible data. The truth is no higher."
+        what, errors = "error", run.errors
+        values = [number(errors.get(f"{name}_error")) for name in ("nominal", "attacked", "certified")]
+        texts = [
+            "Mean absolute error of the model trained on the data as they are.",
+            f"The largest of {tried} models trained on other possible data, point by point. The truth is no lower.",
+            "Proven for all possible data. The truth is no higher.",
+        ]
     if not tried:
-        values[1], attacked = "–", "No attack was tried."
-    cards = (
-        f'<div class="card"><p class="name">{name}</p><p class="value">{value}</p><p>{text}</p></div>'
-        for name, value, text in zip(names, values, (clean, attacked, certified), strict=True)
-    )
-    return f'<div class="cards">{"".join(cards)}</div>'
+        values[1], texts[1] = "–", "No attack was tried."
+    names = (f"Clean {what}", f"{what.capitalize()} under attack", f"Certified {what}")
+    card = '<div class="card"><p class="name">{}</p><p class="value">{}</p><p>{}</p></div>'
+    cards = "".join(card.format(*parts) for parts in zip(names, values, texts, strict=True))
+    return f'<div class="cards">{cards}</div>'
 
 
 def _pictures(run: CertifiedRun) -> str:
     """Accuracy, radius, regions and margins, as far as the run has them."""
-    regression = run.test_ranges is not None
-    tested = run.test is not None or regression
-    found = []
-    if tested:
+    regression, found = run.test_ranges is not None, []
+    if regression or run.test is not None:
         text = "The truth lies between attacked and certified." if run.attack is not None and run.reached else ""
-        title = "Mean absolute error" if regression else "Accuracy"
-        found.append(_figure(partial(plots.plot_accuracy, run), "accuracy", title, text))
+        found.append(_figure(plots.plot_accuracy, run, "Mean absolute error" if regression else "Accuracy", text))
     text = "Half the width of the range that a parameter may lie in. Radii grow as doubt adds up."
-    found.append(_figure(partial(plots.plot_radius, run), "radius", "Radius of the bounds over the epochs", text))
+    found.append(_figure(plots.plot_radius, run, "Radius of the bounds over the epochs", text))
     if plots.has_regions(run.train):
         text = "Coloured: every possible model gives that class. Grey: the answer is abstain."
         if prediction_named(run.prediction).solves:
             text += " Drawn with intervals, which abstain more often than the solver."
-        found.append(_figure(partial(plots.plot_regions, run), "regions", "Certified regions", text, 3.6))
-    if tested:
-        title, text = (
-            "Margins",
-            "From the proven lower to the proven upper lead of the class. Wholly above 0: certified.",
-        )
-        if regression:
-            title = "Ranges of the outputs"
-            text = "Each output lies in its proven range, whatever the true data were."
-        found.append(_figure(partial(plots.plot_margins, run), "margins", title, text, 3.6))
+        found.append(_figure(plots.plot_regions, run, "Certified regions", text, 3.6))
+    if regression:
+        text = "Each output lies in its proven range, whatever the true data were."
+        found.append(_figure(plots.plot_ranges, run, "Ranges of the outputs", text, 3.6))
+    elif run.test is not None:
+        text = "From the proven lower to the proven upper lead of the class. Wholly above 0: certified."
+        found.append(_figure(plots.plot_margins, run, "Margins", text, 3.6))
     return f'<h2>Pictures</h2><div class="plots">{"".join(found)}</div>'
 
 
@@ -169,23 +146,19 @@ def _points(run: CertifiedRun) -> list[str]:
     """Test points that abstain and the confusion of classes; for a regression, the widest ranges."""
     if run.test_ranges is not None:
         return _widest(run)
-    if run.test is None or run.nominal is None or run.data.test is None:
+    if run.test is None:
         return []
-    names, index = [str(name) for name in run.train.classes], run.data.tested.index
-    attacked = run.nominal if run.attack is None else run.attack.attacked_classes(run.nominal)
-    why = reasons(run, run.test, run.nominal, None if run.attack is None else attacked)
-    rows = []
-    for i in np.flatnonzero(run.test.classes == ABSTAIN).tolist():
-        changed = names[attacked[i]] if attacked[i] != run.nominal[i] and run.reached else "–"
-        # The user's own name of a row, or its number.
-        rows.append((str(i if index is None else index[i]), names[run.nominal[i]], changed, why[i]))
+    # Attacks train as far as the bounds reach; where those diverged before the end, they say nothing about its models.
+    attack = run.attack if run.reached else None
+    table = class_table(run, run.test_inputs(), run.test, attack, run.data.tested.index)
+    table = table[~table["certified"]].drop(columns=["class", "certified", "margin_low", "margin_high"])
     lines = ["<p>There are none: every test point has a certified class.</p>"]
-    if rows:
-        head = ("test point", "clean class", "attacked class", "reason")
-        lines = _listed("test points abstain", head, rows, "test points that abstain")
-    title, text = "True and certified classes", "Number of test points: rows are true classes, columns certified ones."
-    height = min(7.0, 1.6 + 0.45 * len(names))
-    picture = _figure(partial(plots.plot_confusion, run), "confusion", title, text, height)
+    if len(table):
+        head = ("test point", *(name.replace("nominal", "clean").replace("_", " ") for name in table.columns))
+        lines = _listed("test points abstain", head, list(table.itertuples()), "test points that abstain")
+    text = "Number of test points: rows are true classes, columns certified ones."
+    height = min(7.0, 1.6 + 0.45 * len(run.train.classes))
+    picture = _figure(plots.plot_confusion, run, "True and certified classes", text, height)
     lines.append(f'<h2>Confusion</h2><div class="plots">{picture}</div>')
     return ["<h2>Test points without a certified class</h2>", *lines]
 
@@ -193,7 +166,6 @@ def _points(run: CertifiedRun) -> list[str]:
 def _widest(run: CertifiedRun) -> list[str]:
     """Regression: the test points that are known least."""
     assert run.test_ranges is not None
-    assert run.data.test is not None
     assert run.data.tested.targets is not None
     proven, targets = run.test_ranges.outputs, run.train.in_units(run.data.tested.targets)
     clean = run.train.in_units(nominal_outputs(run.network, run.theta, run.data.tested.x))
@@ -201,7 +173,7 @@ def _widest(run: CertifiedRun) -> list[str]:
     for i in np.argsort(-run.test_ranges.width.max(axis=1), kind="stable").tolist():
         low, high = proven.low[i, 0], proven.high[i, 0]
         shown = f"{low:.4g} to {high:.4g}" if np.isfinite([low, high]).all() else "unknown"
-        rows.append((str(i), f"{targets[i, 0]:.4g}", f"{clean[i, 0]:.4g}", shown))
+        rows.append((i, f"{targets[i, 0]:.4g}", f"{clean[i, 0]:.4g}", shown))
     head = ("test point", "target", "clean output", "proven range")
     return ["<h2>Widest ranges</h2>", *_listed("test points, the widest range first", head, rows, "ranges")]
 
@@ -210,61 +182,40 @@ def _blame(blame: Any) -> list[str]:
     """Which training rows the uncertainty comes from."""
     if blame is None:
         return []
+    lines = ["<h2>Where the uncertainty comes from</h2>", f"<p>{escape(blame.sentence)}</p>"]
     shown = blame.rows.head(BLAMED)[["row", "effect", "cells"]]
-    rows = [
-        (str(row), number(effect if np.isfinite(effect) else None), str(cells))
-        for row, effect, cells in shown.itertuples(index=False)
-    ]
-    title, height = "Training rows with the largest share", 0.9 + 0.25 * max(1, min(10, len(shown)))
-    picture = _figure(partial(plots.plot_blame, blame), "blame", title, "", height)
-    head = ("row", "share of the uncertainty (%)", "cells")
-    table = _table(head, rows, "training rows and their share of the uncertainty", "listed long")
-    return [
-        "<h2>Where the uncertainty comes from</h2>",
-        f'<p>{escape(str(blame.sentence))}</p><div class="plots">{picture}{table}</div>',
-    ]
+    if len(shown):
+        rows = [
+            (row, number(effect if np.isfinite(effect) else None), cells)
+            for row, effect, cells in shown.itertuples(index=False)
+        ]
+        height = 0.9 + 0.25 * min(plots.BLAMED, len(shown))
+        picture = _figure(plots.plot_blame, blame, "Training rows with the largest share", "", height)
+        head = ("row", "share of the uncertainty (%)", "cells")
+        table = _table(head, rows, "training rows and their share of the uncertainty", "listed long")
+        lines.append(f'<div class="plots">{picture}{table}</div>')
+    return lines
 
 
 def _settings(run: CertifiedRun, configuration: Mapping[str, Any]) -> list[tuple[str, str]]:
-    unroll = run.request.settings.unroll
-    training, plain = run.training, run.to_json()
-    options = [key for key in ("momentum", "weight_decay", "clip", "schedule") if key in plain]
-    optimiser = ["stochastic gradient descent", *(f"{key.replace('_', ' ')} {plain[key]}" for key in options)]
-    rows = [
-        ("network", f"{' – '.join(map(str, run.network.sizes))} ({'; '.join(run.network.describe())})"),
-        ("parameters", str(run.network.layout.size)),
-        ("loss", training.loss),
-        ("learning rate", f"{training.learning_rate:g}"),
-        ("optimiser", ", ".join(optimiser)),
-        ("epochs", f"{training.epochs} asked for; the certificate is about {run.steps} step(s) ({run.select.rule})"),
-        ("batch", f"{run.batch_size} of {len(run.train)} rows, {training.batch_mode}"),
-        ("initial weights", training.init),
-        (
-            "engine",
-            run.engine + (f", {unroll} steps in one program" if unroll > 1 else ""),
-        ),
-        ("prediction", run.prediction),
-        (
-            "solver",
-            f"{run.solver.solver}, {run.programs} programs, {run.nodes} nodes" if run.programs else "not needed",
-        ),
-        ("seed", str(training.seed)),
-        ("threat", run.threat.words()),
-    ]
-    for key, value in configuration.items():
-        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        rows.append((f"configuration: {key}", shown))
-    return rows
+    """The keys of the JSON file that say what was asked for, and the settings of the caller's own."""
+    plain = run.to_json() | {"epochs": run.training.epochs, "threat": run.threat.words()}
+    apart = (*RECORD, "dataset", "test_threat", "diverged", "outer", "test", "attack")
+    rows = [(key.replace("_", " "), _shown(value)) for key, value in plain.items() if key not in apart]
+    return rows + [(f"configuration: {key}", _shown(value)) for key, value in configuration.items()]
+
+
+def _shown(value: Any) -> str:
+    """A setting as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_shown(entry)}" for name, entry in value.items())
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _meaning(run: CertifiedRun) -> list[str]:
     """What the numbers rest on, and what exactly is certified."""
-    versions = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in run.to_json()["versions"].items())
-    rows = [
-        ("versions", versions),
-        ("training data (SHA-256)", run.train.sha256),
-        ("soundness", f"{run.soundness}. {SOUNDNESS.get(run.soundness, '')}"),
-    ]
+    plain = run.to_json() | {"soundness": f"{run.soundness}. {SOUNDNESS.get(run.soundness, '')}"}
+    rows = [(words, _shown(plain[key])) for key, words in RECORD.items()]
     model = "every model that training could have produced this way"
     certified = f"A prediction is certified if {model} gives the same class. Ties abstain."
     if run.train.task is Task.NUMBERS:
@@ -279,25 +230,25 @@ def _meaning(run: CertifiedRun) -> list[str]:
     return ["<h2>What exactly is certified</h2>", _list(fixed), "<h2>Record</h2>", record]
 
 
-def _listed(what: str, head: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> list[str]:
+def _listed(what: str, head: Sequence[str], rows: Sequence[Sequence[Any]], label: str) -> list[str]:
     """How many test points there are, and a table of the first ones."""
     cut = f" The first {ROWS} are listed." if len(rows) > ROWS else ""
     count = f"<p>{len(rows)} {what}.{cut} Points are counted from 0.</p>"
     return [count, _table(head, rows[:ROWS], label, "listed long")]
 
 
-def _figure(draw: Callable[[Axes], object], key: str, title: str, text: str, height: float = SIZE[1]) -> str:
-    caption = f"<figcaption>{escape(text)}</figcaption>" if text else ""
-    return f"<figure><h3>{escape(title)}</h3>{inline_svg(draw, key, title, height)}{caption}</figure>"
+def _figure(draw: Callable[[Any, Axes], None], about: Any, title: str, text: str, height: float = SIZE[1]) -> str:
+    caption = f"<figcaption>{text}</figcaption>" if text else ""
+    return f"<figure><h3>{title}</h3>{inline_svg(draw, about, title, height)}{caption}</figure>"
 
 
 def _list(sentences: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], label: str, kind: str = "") -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], label: str, kind: str = "") -> str:
     """A table in a container that scrolls by itself, by keyboard, too."""
     top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
     box = f'<div class="scroll {kind}" tabindex="0" role="region" aria-label="{escape(label)}">'
     return f"{box}<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 from rich.table import Table
 
 from mibp_cert.report.terminal import Columns, new_table
@@ -30,7 +31,7 @@ ACCURACY: Columns[Record] = {
 
 def accuracy_table(table: Reproduced, records: Sequence[Record]) -> Table:
     """A table of the paper, its own figures first, then the engines' mean ± standard deviation over the seeds."""
-    out = new_table(table.title, ACCURACY, (), padding=0)
+    out = new_table(table.title, ACCURACY, ())
     for cell in table.cells:
         out.add_row(cell.label + (" *" if cell.added else ""))
         for name, value in cell.paper.items():
@@ -46,13 +47,13 @@ def accuracy_table(table: Reproduced, records: Sequence[Record]) -> Table:
 def accuracy_notes(table: Reproduced, records: Sequence[Record]) -> list[str]:
     """What must be known to read the table: choices, cells below the paper, constant predictors."""
     notes = list(table.choices)
-    if table.select:
+    if table.select.by_validation:
         close = ""
         if table.clean_within is not None:
             close = f" among those whose clean validation accuracy is within {100 * table.clean_within:g} points of the best"
         notes.append(
-            f"the number of steps, at least {table.least_steps}, has the highest certified accuracy on validation data{close}, "
-            "and is then a constant of the certificate"
+            f"the number of steps, at least {table.select.least_steps}, has the highest certified accuracy on validation "
+            f"data{close}, and is then a constant of the certificate"
         )
     notes += ["* not in the paper"] if any(cell.added for cell in table.cells) else []
     for cell in table.cells:
@@ -92,16 +93,9 @@ def _why_below(cell: Cell, record: Record) -> str:
     )
 
 
-def cost_table(name: str, records: Sequence[Record]) -> Table:
+def cost_table(name: str, records: Sequence[Record]) -> str:
     """Cost beside the paper's."""
-    unit = "paper's\nbranches" if name == "branches" else "paper's\nseconds"
-    columns: Columns[Record] = {
-        "case": lambda r: r["cell"],
-        unit: lambda r: f"{r['paper']:g}",
-        "s per\nepoch": lambda r: f"{r['seconds']:.2f}",
-        "nodes": lambda r: str(r["nodes"]),
-        "programs": lambda r: str(r["programs"]),
-        "largest\ngap %": lambda r: "–" if r["gap_percent"] is None else f"{r['gap_percent']:.2g}",
-        "fall-\nbacks": lambda r: str(r["fallbacks"]),
-    }
-    return new_table(f"{name}: exact step on TwoMoons", columns, records)
+    unit = "branches" if name == "branches" else "seconds per epoch"
+    found = pd.DataFrame(records).drop(columns="table").astype({"gap_percent": float})
+    shown = found.to_string(index=False, float_format=lambda value: f"{value:.4g}", na_rep="–")
+    return f"{name}: exact step on TwoMoons, beside the paper's {unit}\n{shown}"

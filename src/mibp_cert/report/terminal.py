@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -13,6 +14,7 @@ from rich.table import Table
 from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord
 from mibp_cert.engines import DEFAULT
 from mibp_cert.nets import steps_per_epoch
+from mibp_cert.studies.compare import changed_by_attack, figures
 
 Record = TypeVar("Record")
 Columns = dict[str, Callable[[Record], str]]
@@ -33,16 +35,6 @@ SOLVED: Columns[EpochRecord] = {
     "fall-\nbacks": lambda record: str(record.fallbacks),
 }
 """Columns of an epoch where a solver was asked."""
-BESIDE: Columns[CertifiedRun] = {
-    "engine": lambda run: run.engine,
-    "s per\nepoch": lambda run: f"{sum(record.seconds for record in run.history) / max(1, len(run.history)):.3g}",
-    "mean\nradius": lambda run: f"{run.bounds.radius.mean():.3g}",
-    "max\nradius": lambda run: f"{run.bounds.radius.max():.3g}",
-    "clean": lambda run: percent(run.nominal_accuracy),
-    "attacked": lambda run: percent(run.attacked_accuracy),
-    "certified": lambda run: percent(certified_accuracy(run)),
-    "certified\nrate": lambda run: percent(None if run.test is None else run.test.certification_rate()),
-}
 
 
 def progress_bars(quiet: bool, *, transient: bool = True) -> Progress:
@@ -69,13 +61,11 @@ def show_training(progress: Progress, engine: str) -> Callbacks:
     )
 
 
-def new_table(
-    title: str, columns: Columns[Record], records: Iterable[Record], *, padding: int = 1, no_wrap: bool = True
-) -> Table:
+def new_table(title: str, columns: Columns[Record], records: Iterable[Record]) -> Table:
     """One row per record; `columns` says how each is shown. Names stand to the left, numbers to the right."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, padding))
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
     for name in columns:
-        table.add_column(name, justify="left" if name in ("", "case", "engine") else "right", no_wrap=no_wrap)
+        table.add_column(name, justify="left" if name in ("", "case") else "right")
     for record in records:
         table.add_row(*(show(record) for show in columns.values()))
     return table
@@ -84,12 +74,13 @@ def new_table(
 def epochs_table(run: CertifiedRun) -> Table:
     """One row per epoch: time, radius, validation, and what the solver did."""
     columns = EPOCH | (SOLVED if run.programs else {})
-    return new_table(f"{run.engine}: bounds after each epoch", columns, run.history, no_wrap=False)
+    return new_table(f"{run.engine}: bounds after each epoch", columns, run.history)
 
 
-def side_by_side(runs: Sequence[CertifiedRun]) -> Table:
-    """Engines beside each other, on the same data, seed and threat."""
-    return new_table("side by side", BESIDE, runs, padding=0)
+def side_by_side(runs: Sequence[CertifiedRun]) -> str:
+    """Engines beside each other, on the same data, seed and threat; the columns are those of `compare`."""
+    found = pd.DataFrame(map(figures, runs), [run.engine for run in runs])
+    return found.to_string(float_format=lambda value: f"{value:.4g}")
 
 
 def summary(run: CertifiedRun) -> str:
@@ -104,9 +95,7 @@ def summary(run: CertifiedRun) -> str:
     ]
     if run.test_threat is not None:
         lines.append(f"What may be wrong with the test inputs: {run.test_threat.words()}.")
-    if run.diverged is not None:
-        lines.append(f"The bounds diverged: no prediction can be certified after step {run.diverged}.")
-    lines += _tested(run)
+    lines += [*warnings(run), *_tested(run)]
     if run.attack is not None:
         inner, outer = float(run.attack.inner().radius.mean()), float(run.bounds.radius.mean())
         share = "" if outer == 0 else f", {100 * inner / outer:.0f} % of the bounds' {outer:.3g}"
@@ -117,13 +106,26 @@ def summary(run: CertifiedRun) -> str:
             f"Attack: {len(run.attack.theta)} datasets of the threat trained for real, none {none}; they reach a mean radius of "
             f"{inner:.3g}{share}{flips}."
         )
+    return "\n".join([*lines, *advice(run), f"Soundness: {run.soundness}."])
+
+
+def warnings(run: CertifiedRun) -> list[str]:
+    """What a reader must know before the numbers: diverged bounds, views larger than the threat, bounds that are no solver's."""
+    lines = [f"The bounds are about a larger set than the one described: {words}." for words in run.outer]
+    if run.diverged is not None:
+        what = f"The certificate is about exactly {run.steps} step(s), chosen on validation data before."
+        if not run.reached:
+            what = (
+                "Nothing is certified about the training that was asked for; clean and attacked figures are about its first "
+                f"{run.steps} step(s)."
+            )
+        lines.append(f"The bounds diverged at step {run.diverged}. {what}")
     if run.fallbacks:
         lines.append(
             f"{run.fallbacks} of {run.programs} bounds fell back to the pre-analysis (limits, dead workers or solver failures): "
             "looser, still sound."
         )
-    lines += [*advice(run), *(f"Outer view: {words}." for words in run.outer), f"Soundness: {run.soundness}."]
-    return "\n".join(lines)
+    return lines
 
 
 def _tested(run: CertifiedRun) -> list[str]:
@@ -133,7 +135,7 @@ def _tested(run: CertifiedRun) -> list[str]:
         return [
             f"Test ({len(run.test.classes)} points, prediction {run.prediction}): clean accuracy {percent(run.nominal_accuracy)} "
             f"(the most frequent class alone: {percent(run.majority_accuracy)}){attacked}, "
-            f"certified accuracy {percent(certified_accuracy(run))}; "
+            f"certified accuracy {percent(run.certified_test_accuracy)}; "
             f"certified {percent(run.test.certification_rate())}, abstaining on {int((~run.test.certified).sum())}."
         ]
     if run.test_ranges is None:
@@ -149,11 +151,9 @@ def _tested(run: CertifiedRun) -> list[str]:
 
 def advice(run: CertifiedRun) -> list[str]:
     """What to try when much is not certified. Where no attack changes it either, the bounds, not the data, are the reason."""
-    if run.test is None or run.nominal is None or run.test.certification_rate() >= 0.8:
+    if run.test is None or run.test.certification_rate() >= 0.8:
         return []
-    missed = ~run.test.certified
-    if run.attack is not None:
-        missed = missed & (run.attack.attacked_classes(run.nominal) == run.nominal)
+    missed = ~run.test.certified & ~changed_by_attack(run)
     if 10 * int(missed.sum()) < len(missed):
         return []
     ways = ["fewer epochs"] if run.select.rule == "best-validation" else ["fewer epochs, or --select best-validation"]
@@ -165,13 +165,6 @@ def advice(run: CertifiedRun) -> list[str]:
         f"{int(missed.sum())} test points are not certified{why}. "
         f"What helps: {', '.join(ways)}, less doubt (mibp-cert tolerance), or re-checked rows (mibp-cert blame)."
     ]
-
-
-def certified_accuracy(run: CertifiedRun) -> float | None:
-    """Share of the test points that are certified and right."""
-    if run.test is None or run.data.test is None:
-        return None
-    return run.test.certified_accuracy(run.data.tested.y)
 
 
 def number(value: float | None) -> str:

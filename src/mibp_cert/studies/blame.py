@@ -67,7 +67,7 @@ class Blame:
         return {
             "rows": self.rows.to_dict("records"),
             "points": self.points,
-            "fixed": [_plain(row) for row in self.fixed],
+            "fixed": list(self.fixed),
             "certified_before": self.before,
             "certified_after": self.after,
         }
@@ -109,9 +109,11 @@ def blame(
     rows = _by_row(cells)
     if not verified or not len(rows):
         return Blame(rows, cells, len(asked))
+    if not isinstance(run.threat, Catalogued):
+        raise UserError("Rules cannot be lifted from single rows; ask with verified=False.")
     chosen = rows["number"].to_numpy()[:top].astype(np.intp)
     hear(f"second run with {len(chosen)} rows taken as right")
-    again = _without(run, chosen).certify_inputs(inputs)
+    again = certify(replace(run.request, threat=Settled(run.threat, chosen), attack=None)).certify_inputs(inputs)
     missing, usual = run.train.missing, run.request.members.reference[0]
     filled = not np.array_equal(usual[chosen], run.train.x[chosen])
     filled = filled or (missing is not None and bool(missing[chosen].any()))
@@ -137,8 +139,8 @@ def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> pd.DataFr
             _add(totals, states[int(case)].noise, taken, run.train)
     whole = sum(totals.values()) or 1.0
     ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
-    names = range(len(run.train)) if run.train.index is None else run.train.index
-    lines = [(_plain(names[n]), n, column, 100.0 * e / whole) for (n, column), e in ranked if e > 0]
+    names = range(len(run.train)) if run.train.index is None else run.train.index.tolist()
+    lines = [(names[n], n, column, 100.0 * e / whole) for (n, column), e in ranked if e > 0]
     return pd.DataFrame(lines, columns=["row", "number", "column", "effect"])
 
 
@@ -169,14 +171,3 @@ def _by_row(cells: pd.DataFrame) -> pd.DataFrame:
         rows.append((group["row"].iloc[0], int(str(number)), total, said))
     frame = pd.DataFrame(rows, columns=["row", "number", "effect", "cells"])
     return frame.sort_values(["effect", "number"], ascending=[False, True], ignore_index=True)
-
-
-def _without(run: CertifiedRun, rows: NDArray[np.intp]) -> CertifiedRun:
-    """The same run with these rows taken as right."""
-    if not isinstance(run.threat, Catalogued):
-        raise UserError("Rules cannot be lifted from single rows; ask with verified=False.")
-    return certify(replace(run.request, threat=Settled(run.threat, rows), attack=None))
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
@@ -53,22 +55,29 @@ def compare(
 
 def _one(
     network: Network, data: Split | Dataset, training: Training, options: dict[str, Any], unit: tuple[Threat, str]
-) -> tuple[Any, ...]:
+) -> dict[str, Any]:
     try:
-        run = certify_training(network, data, unit[0], training, unit[1], **options)
+        return figures(certify_training(network, data, unit[0], training, unit[1], **options))
     except Diverged:
-        return (0.0, 0.0, None, None, None, None, 0, True)
-    return line(run)
+        return {"certified": 0.0, "rate": 0.0, "steps": 0, "diverged": True}
 
 
-def line(run: CertifiedRun) -> tuple[Any, ...]:
-    """The figures of a run in the order of `COLUMNS`; for a regression, mean absolute errors and the mean width of the ranges."""
+def figures(run: CertifiedRun) -> dict[str, Any]:
+    """What came out, by the names of `COLUMNS`; for a regression, mean absolute errors and the mean width of the ranges."""
     if run.test_ranges is not None:
-        names = ("certified_error", "range_mean", "attacked_error", "nominal_error")
-        figures = [run.errors.get(name) for name in names]
+        errors = run.errors
+        scores = [errors.get(name) for name in ("certified_error", "range_mean", "attacked_error", "nominal_error")]
     else:
-        known = None if run.test is None else (run.certified_test_accuracy or 0.0, run.test.certification_rate())
-        shares = *(known or (None, None)), run.attacked_accuracy, run.nominal_accuracy
-        figures = [None if share is None else 100.0 * share for share in shares]
+        rate = None if run.test is None else run.test.certification_rate()
+        shares = run.certified_test_accuracy, rate, run.attacked_accuracy, run.nominal_accuracy
+        scores = [None if share is None else 100.0 * share for share in shares]
     seconds = sum(record.seconds for record in run.history) / max(1, len(run.history))
-    return (*figures, float(run.bounds.radius.mean()), seconds, run.steps, run.diverged is not None)
+    others = float(run.bounds.radius.mean()), seconds, run.steps, run.diverged is not None
+    return dict(zip(COLUMNS, (*scores, *others), strict=True))
+
+
+def changed_by_attack(run: CertifiedRun) -> NDArray[np.bool_]:
+    """Test points to which a model trained on a dataset of the threat gives another class than the clean one."""
+    if run.attack is None or run.nominal is None:
+        return np.zeros(len(run.data.tested), dtype=bool)
+    return np.asarray(run.attack.attacked_classes(run.nominal) != run.nominal)

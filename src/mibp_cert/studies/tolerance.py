@@ -24,9 +24,9 @@ from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import Diverged, SoundnessError, UserError
 from mibp_cert.nets import Network, Training
 from mibp_cert.parallel.sweep import spread
+from mibp_cert.studies.compare import changed_by_attack
 from mibp_cert.threats import All, Budget, Catalogued, LabelFlips, Nothing, Threat
 
-Hear = Callable[[str], None]
 VARIED = ("amount", "rows", "flips")
 DOUBLINGS = 30
 
@@ -88,7 +88,6 @@ def _in_rows(threat: Catalogued, rows: int) -> Catalogued:
 class Tried:
     """What one run at one value told about the test points."""
 
-    value: float
     certified: NDArray[np.bool_]
     changed: NDArray[np.bool_]
     """Where an attack changed the class."""
@@ -131,52 +130,47 @@ class Tolerance:
 class _Search:
     """Runs made so far, and what they say."""
 
-    run: Callable[[list[float]], list[Tried]]
+    run: Callable[[float], Tried]
     whole: bool
     precision: float
     tried: dict[float, Tried] = field(default_factory=dict)
 
-    def at(self, values: Iterable[float]) -> None:
-        """Make the runs that are missing; check that no attack contradicts a certificate of a larger set."""
-        new = [v for v in dict.fromkeys(values) if v not in self.tried]
-        self.tried |= {found.value: found for found in self.run(new)} if new else {}
-        certified, broken = self.ends()
-        if (certified >= broken).any():
-            raise SoundnessError(
-                "An attack contradicts a certificate for a larger set: the bounds are not sound; report this."
-            )
+    def at(self, value: float) -> Tried:
+        """What the run at this value told, made if it is missing; no attack may contradict a certificate of a larger set."""
+        if value not in self.tried:
+            self.tried[value] = self.run(value)
+            certified, broken = self.ends()
+            if (certified >= broken).any():
+                raise SoundnessError(
+                    "An attack contradicts a certificate for a larger set: the bounds are not sound; report this."
+                )
+        return self.tried[value]
 
     def ends(self) -> tuple[Array, Array]:
         """Per point: largest certified value (−∞: none), smallest broken one (∞: none)."""
-        runs = [self.tried[v] for v in sorted(self.tried)]
-        certified = np.max([np.where(t.certified, t.value, -np.inf) for t in runs], axis=0)
-        return certified, np.min([np.where(t.changed, t.value, np.inf) for t in runs], axis=0)
+        certified = np.max([np.where(t.certified, v, -np.inf) for v, t in self.tried.items()], axis=0)
+        return certified, np.min([np.where(t.changed, v, np.inf) for v, t in self.tried.items()], axis=0)
 
     def threshold(self, holds: Callable[[Tried], bool], start: float, most: float) -> tuple[float | None, float | None]:
         """Largest value tried at which `holds`, and the smallest at which it does not, close together; `holds` falls with it."""
-        self.at([0.0])
-        if not holds(self.tried[0.0]):
+        if not holds(self.at(0.0)):
             return None, 0.0
         for doubled in range(DOUBLINGS):
             value = min(start * 2.0**doubled, most)
-            self.at([value])
-            if not holds(self.tried[value]) or value >= most:
+            if not holds(self.at(value)) or value >= most:
                 break
         while True:
             good = max(v for v, t in self.tried.items() if holds(t))
             bad = min((v for v, t in self.tried.items() if v > good and not holds(t)), default=None)
-            if bad is None or self._close(good, bad):
+            if bad is None or bad - good <= (1 if self.whole else self.precision * bad):
                 return good, bad
             middle = 0.5 * (good + bad) if good > 0 or self.whole else bad / 8.0
-            self.at([float(round(middle))] if self.whole else [middle])
+            self.at(float(round(middle)) if self.whole else middle)
 
     def settle(self, point: int, start: float, most: float) -> None:
         """Bring both ends of one point together."""
         self.threshold(lambda t: bool(t.certified[point]), start, most)
         self.threshold(lambda t: not t.changed[point], start, most)
-
-    def _close(self, good: float, bad: float) -> bool:
-        return bad - good <= 1 if self.whole else bad - good <= self.precision * bad
 
 
 def tolerance(
@@ -188,13 +182,13 @@ def tolerance(
     *,
     share: float | None = None,
     points: Iterable[int] | None = None,
-    start: float | None = None,
+    start: float = 1.0,
     most: float = np.inf,
     precision: float = 0.05,
     whole: bool | None = None,
     parallel: str = "local",
     jobs: int | None = 1,
-    hear: Hear = lambda _: None,
+    hear: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> Tolerance:
     """The largest doubt that certificates survive, for a share of the test points or for single `points`.
@@ -221,35 +215,30 @@ def tolerance(
     counted = bool(getattr(family, "whole", False)) if whole is None else whole
     most = min(most, len(data.train)) if isinstance(family, Family) and counted else most
     certify = partial(certify_training, network, data, training=training or Training(), engine=engine, **options)
-    one = partial(_one, certify, family, len(data.tested))
 
-    def run(values: list[float]) -> list[Tried]:
-        hear(f"value{'s' if len(values) > 1 else ''} {', '.join(f'{v:.4g}' for v in values)}")
-        return spread(one, values, parallel, jobs)
+    def run(value: float) -> Tried:
+        hear(f"value {value:.4g}")
+        return spread(partial(_try, certify, len(data.tested)), [family(value)], parallel, jobs)[0]
 
     search = _Search(run, counted, precision)
-    first, largest, smallest = 1.0 if start is None else start, None, None
+    largest = smallest = None
     if share is not None:
-        largest, _ = search.threshold(lambda t: float(np.mean(t.certified)) >= share, first, most)
+        largest, _ = search.threshold(lambda t: float(np.mean(t.certified)) >= share, start, most)
         if largest is not None:
-            _, smallest = search.threshold(lambda t: float(np.mean(~t.changed)) >= share, first, most)
+            _, smallest = search.threshold(lambda t: float(np.mean(~t.changed)) >= share, start, most)
     for point in wanted:
-        search.settle(point, first, most)
+        search.settle(point, start, most)
     certified, broken = search.ends()
     certified = np.where(np.isfinite(certified), certified, np.nan)
     return Tolerance(certified, broken, share, largest, smallest, tuple(sorted(search.tried)), data.tested.index)
 
 
-def _one(
-    certify: Callable[[Threat], CertifiedRun], family: Callable[[float], Threat], points: int, value: float
-) -> Tried:
-    """Certify and attack at one value; bounds that diverge certify nothing."""
-    nothing = np.zeros(points, dtype=bool)
+def _try(certify: Callable[[Threat], CertifiedRun], points: int, threat: Threat) -> Tried:
+    """Certify and attack, perhaps on another machine; bounds that diverge certify nothing."""
     try:
-        run = certify(family(value))
+        run = certify(threat)
     except Diverged:
-        return Tried(value, nothing, nothing)
+        nothing = np.zeros(points, dtype=bool)
+        return Tried(nothing, nothing)
     assert run.test is not None
-    assert run.nominal is not None
-    attack, clean = run.attack, run.nominal
-    return Tried(value, run.test.certified, nothing if attack is None else attack.attacked_classes(clean) != clean)
+    return Tried(run.test.certified, changed_by_attack(run))

@@ -6,8 +6,8 @@ A condition is data (it pickles, and goes to JSON and back), and can be asked wh
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 
 Rows = NDArray[np.bool_]
-_SIGNS: dict[str, Callable[[Any, Any], Any]] = {
+_SIGNS = {
     "==": operator.eq,
     "!=": operator.ne,
     ">=": operator.ge,
@@ -69,7 +69,7 @@ class Condition:
             case {"column": name, "is": sign, "value": value}:
                 return _compared(data, name, sign, value)
             case {"label": classes}:
-                return np.isin(data.y, data.number(np.array(classes, dtype=object)))
+                return np.isin(data.y, data.number(classes))
             case {"rows": rows}:
                 return row_mask(rows, len(data))
             case {"not": _}:
@@ -77,15 +77,9 @@ class Condition:
         one, two = (part.holds(data) for part in self.inner)
         return one & two if "and" in self.plain else one | two
 
-    @property
-    def reads_labels(self) -> bool:
-        """Does it ask for a row's label?"""
-        return "label" in self.plain or any(part.reads_labels for part in self.inner)
-
-    @property
-    def names_rows(self) -> bool:
-        """Does it name rows by their numbers, so that it makes sense for one table only?"""
-        return "rows" in self.plain or any(part.names_rows for part in self.inner)
+    def mentions(self, what: str) -> bool:
+        """Does it ask for the `label` of a row, or for `rows` by their numbers, so that it makes sense for one table only?"""
+        return what in self.plain or any(part.mentions(what) for part in self.inner)
 
     def __and__(self, other: Condition | ArrayLike) -> Condition:
         return Condition({"and": [self.plain, Condition.of(other).plain]})
@@ -130,23 +124,12 @@ class column:
         simple = value.item() if isinstance(value, np.generic) else value
         return Condition({"column": self.name, "is": sign, "value": simple})
 
-    def __eq__(self, value: object) -> Any:
-        return self._is("==", value)
-
-    def __ne__(self, value: object) -> Any:
-        return self._is("!=", value)
-
-    def __ge__(self, value: Any) -> Condition:
-        return self._is(">=", value)
-
-    def __gt__(self, value: Any) -> Condition:
-        return self._is(">", value)
-
-    def __le__(self, value: Any) -> Condition:
-        return self._is("<=", value)
-
-    def __lt__(self, value: Any) -> Condition:
-        return self._is("<", value)
+    __eq__: Any = partialmethod(_is, "==")
+    __ne__: Any = partialmethod(_is, "!=")
+    __ge__ = partialmethod(_is, ">=")
+    __gt__ = partialmethod(_is, ">")
+    __le__ = partialmethod(_is, "<=")
+    __lt__ = partialmethod(_is, "<")
 
 
 def label_is(*classes: Any) -> Condition:
@@ -161,12 +144,10 @@ def condition_from_json(plain: Any) -> Condition:
             return Condition(plain)
         case {"label": [*_]} | {"rows": _}:
             return Condition(plain)
-        case {"and": [first, second]}:
-            return condition_from_json(first) & condition_from_json(second)
-        case {"or": [first, second]}:
-            return condition_from_json(first) | condition_from_json(second)
-        case {"not": inner}:
-            return ~condition_from_json(inner)
+        case {"and": [_, _]} | {"or": [_, _]} | {"not": _} if len(plain) == 1:
+            for part in Condition(plain).inner:
+                condition_from_json(part.plain)
+            return Condition(plain)
     raise UserError(
         f"A condition is {{column, is, value}}, {{label}}, {{rows}}, {{and}}, {{or}} or {{not}}; got {plain!r}."
     )

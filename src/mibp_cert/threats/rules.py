@@ -28,9 +28,7 @@ from mibp_cert.errors import UserError
 from mibp_cert.logic.compiler import Own
 from mibp_cert.logic.formulas import Expression, Formula, Truth
 from mibp_cert.sets import RulesSet
-from mibp_cert.threats.base import Threat
-from mibp_cert.threats.combine import Catalogued
-from mibp_cert.threats.words import ANY_ROW
+from mibp_cert.threats.base import ANY_ROW, Catalogued, Threat
 
 
 class Model:
@@ -44,23 +42,23 @@ class Model:
 
     def x(self, row: int, name: str | int) -> Expression:
         """The true value of a numeric cell, in the units of the table."""
-        column = self._column(name, False, "use category(row, column, value)")
+        column = self._column(name, False, "; use category(row, column, value)")
         return Expression({("x", self._row(row) * self._clean.features + column.start): column.scale}, column.shift)
 
     def clean(self, row: int, name: str | int) -> float:
         """The value handed in, in the units of the table."""
-        column = self._column(name, False, "clean(row, column) is for numbers")
-        return float(self._clean.x[self._row(row), column.start]) * column.scale + column.shift
+        column = self._column(name, False, "; clean(row, column) is for numbers")
+        return float(column.to_value(self._clean.x[self._row(row), column.start]))
 
     def category(self, row: int, name: str | int, value: Any) -> Formula:
         """The true category of a cell is this one."""
-        column = self._column(name, True, "use x(row, column)")
+        column = self._column(name, True, "; use x(row, column)")
         place = self._row(row) * self._clean.features + column.start + column.number(value)
         return Truth(Expression({("x", place): 1.0}))
 
     def label(self, row: int, value: Any) -> Formula:
         """The true label of a row is this class."""
-        number = int(self._clean.number(np.array([value], dtype=object))[0])
+        number = int(self._clean.number([value])[0])
         place = self._row(row) * self._clean.one_hot.shape[1] + number
         return Truth(Expression({("y", place): 1.0}))
 
@@ -105,11 +103,7 @@ class Model:
         return Expression({("v", len(self.own) - 1): 1.0})
 
     def _column(self, name: str | int, categorical: bool, instead: str) -> Column:
-        column = self._clean.columns[self._clean.column(name)]
-        if column.categorical != categorical:
-            kind = "categorical" if column.categorical else "numeric"
-            raise UserError(f"The column '{column.name}' is {kind}; {instead}.")
-        return column
+        return self._clean.columns[self._clean.column(name)].expect(categorical, instead)
 
     def _row(self, row: int) -> int:
         if not isinstance(row, int | np.integer) or not 0 <= row < len(self._clean):
@@ -143,9 +137,6 @@ class Rules(Threat):
         raise UserError("Rules cut a set out of their base: put the other threat there, Rules(base & other, rules).")
 
     __rand__ = __and__
-
-    def touches_labels(self) -> bool:
-        return self.base.touches_labels()
 
     def knows_missing(self) -> bool:
         return self.base.knows_missing()

@@ -10,16 +10,20 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mibp_cert.certify import Selection
 from mibp_cert.data.builtin import NPHA_MENTAL, NPHA_REFUSED
+from mibp_cert.nets import Training
 from mibp_cert.threats import LInf, Missing, Nothing, Shift, Threat
 
 ANSWERS = (1, 2, 3, 4, 5)
 """Mental health from excellent (1) to poor (5)."""
 
+BY_EPOCH = Selection("best-validation", least_steps=5)
+
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of a table: a threat (and, where it differs, the data set), and what the paper reports for it."""
+    """One row of a table: a threat (and the data set, where the table is not named after it), and what the paper reports."""
 
     label: str
     threat: Threat
@@ -35,28 +39,21 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """An accuracy table: a data set, the training, and its cells."""
+    """An accuracy table: its data set's name, the training, and its cells."""
 
     name: str
     title: str
-    dataset: str
     cells: tuple[Cell, ...]
-    epochs: int
-    """Epochs at most; the number of steps is chosen on validation data."""
+    training: Training
+    """With the most epochs there may be; learning rate and seed are those of a unit."""
     hidden: tuple[int, ...] = (20,)
     learning_rates: tuple[float, ...] = (0.1,)
     """The one with the best certified validation accuracy is taken, for each engine and seed."""
-    loss: str = "hinge"
     entropy_rates: tuple[float, ...] = (0.5, 0.2, 1.0)
     """Learning rates for cross-entropy, whose gradients are smaller."""
-    least_steps: int = 5
+    select: Selection = BY_EPOCH
     clean_within: float | None = 0.02
-    """The steps chosen on validation data are at least so many, and their clean accuracy so close to the best (None: any)."""
-    batch_size: int | None = None
-    batch_mode: str = "shuffle"
-    per_step: bool = False
-    select: bool = True
-    """Whether the number of steps is chosen on validation data; else it is what the epochs give."""
+    """How close to the best the clean validation accuracy of the steps chosen must be (None: any)."""
     mibp: bool = True
     """Whether the exact step is run by default."""
     seeds: tuple[int, ...] | None = None
@@ -65,19 +62,33 @@ class Table:
     histogram: bool = False
 
 
+@dataclass(frozen=True)
+class Cost:
+    """One row of a table about cost: the exact step on TwoMoons, and the paper's figure."""
+
+    label: str
+    paper: float
+    hidden: tuple[int, ...] = (20,)
+    eps: float = 0.01
+    epochs: int = 1
+    batch_size: int = 100
+    sizes: tuple[int, int, int] = (100, 200, 200)
+    """Training, validation and test rows."""
+
+
 def with_loss(table: Table, loss: str) -> Table:
     """The same table with another loss, and the learning rates that belong to it."""
-    if loss == table.loss:
+    if loss == table.training.loss:
         return table
     rates = ", ".join(f"{rate:g}" for rate in table.entropy_rates)
     changed = f"trained with {loss} instead of the paper's hinge; learning rates tried: {rates}; validation data decide"
     return replace(
         table,
-        loss=loss,
+        training=replace(table.training, loss=loss),
         title=f"{table.title}, {loss}",
         learning_rates=table.entropy_rates,
         # Such a loss goes on improving the clean model long after the bounds have grown; certified accuracy alone decides.
-        least_steps=1,
+        select=replace(table.select, least_steps=1),
         clean_within=None,
         choices=(changed, *(choice for choice in table.choices if choice != _HINGE)),
     )
@@ -90,7 +101,8 @@ _HINGE = (
 )
 _STANDARDISED = "eps is in standard deviations of the training rows"
 _DRAWN = "each step draws its own 100 rows"
-_SUBSAMPLED: dict[str, Any] = {"batch_size": 100, "batch_mode": "subsample", "per_step": True, "mibp": False}
+# Where each step draws its own rows, any of them may be chosen, not only the last one of an epoch.
+_SUBSAMPLED: dict[str, Any] = {"select": replace(BY_EPOCH, per_step=True), "mibp": False}
 
 
 def _eps(paper: dict[float, tuple[float, ...]]) -> tuple[Cell, ...]:
@@ -104,21 +116,19 @@ def _eps(paper: dict[float, tuple[float, ...]]) -> tuple[Cell, ...]:
 TWO_MOONS = Table(
     "two-moons",
     "TwoMoons, 2-20-2, 100 points",
-    "two-moons",
     (
         *_eps({0.0001: (83.8, 83.9, 83.3), 0.001: (82.3, 82.2, 82.0), 0.01: (69.0, 71.5, 81.4)}),
         Cell("eps 0.02", LInf(0.02), added=True),
         Cell("eps 0.05", LInf(0.05), added=True),
     ),
-    epochs=16,
+    Training(16),
     choices=(_HINGE,),
 )
 IRIS2 = Table(
     "iris2",
     "Iris, two classes, 50 training rows",
-    "iris2",
     _eps({0.1: (88.0, 100.0), 0.2: (76.0, 92.0), 0.3: (20.0, 40.0)}),
-    epochs=16,
+    Training(16),
     learning_rates=(0.02, 0.05, 0.1),
     entropy_rates=(0.1, 0.05, 0.2),
     choices=(_HINGE, _STANDARDISED),
@@ -126,9 +136,8 @@ IRIS2 = Table(
 IRIS = Table(
     "iris",
     "Iris, three classes, 100 training rows",
-    "iris",
     _eps({0.0: (84.0, 84.0), 0.01: (68.0, 72.0), 0.02: (64.0, 68.0)}),
-    epochs=24,
+    Training(24),
     learning_rates=(0.05, 0.1),
     entropy_rates=(0.2, 0.1, 0.5),
     choices=(_HINGE, _STANDARDISED),
@@ -136,9 +145,8 @@ IRIS = Table(
 BREAST_CANCER = Table(
     "breast-cancer",
     "Breast Cancer Wisconsin, 30-20-2, 369 training rows",
-    "breast-cancer",
     _eps({0.0: (95.0, 95.0), 0.001: (83.0, 94.0), 0.01: (38.0, 51.0)}),
-    epochs=3,
+    Training(3, 100, batch_mode="subsample"),
     entropy_rates=(1.0, 2.0, 0.3),
     **_SUBSAMPLED,
     choices=(_HINGE, _STANDARDISED, _DRAWN),
@@ -146,7 +154,6 @@ BREAST_CANCER = Table(
 NPHA = Table(
     "npha",
     "National Poll on Healthy Aging, 14 categorical answers, 572 training rows",
-    "npha",
     (
         Cell("accurate data", Nothing(), {"MIBP-Cert": 56.3, "rate": 100.0}),
         Cell("accurate, no refusals", Nothing(), dataset="npha-answered", added=True),
@@ -155,7 +162,7 @@ NPHA = Table(
         Cell("over-reporting k, k-1", Shift(NPHA_MENTAL, by=-1, among=ANSWERS), {"MIBP-Cert": 50.7, "rate": 91.5}),
         Cell("over-reporting k, k+1", Shift(NPHA_MENTAL, by=1, among=ANSWERS), added=True),
     ),
-    epochs=1,
+    Training(1, 100, batch_mode="subsample"),
     learning_rates=(0.05, 0.02, 0.1),
     entropy_rates=(0.1, 0.05, 0.2),
     **_SUBSAMPLED,
@@ -170,13 +177,12 @@ NPHA = Table(
 NPHA_BEYOND = Table(
     "npha-beyond-majority",
     "the same survey, a model that is no constant predictor: no hidden layer, all rows in each step",
-    "npha",
-    (Cell("missing mental health", Missing(NPHA_MENTAL, NPHA_REFUSED)),),
-    epochs=100,
+    (Cell("missing mental health", Missing(NPHA_MENTAL, NPHA_REFUSED), dataset="npha"),),
+    Training(100, 572),
     hidden=(),
-    batch_size=572,
+    select=Selection(),
+    clean_within=None,
     mibp=False,
-    select=False,
     seeds=(3,),
     choices=(
         "trained for exactly 100 steps, no selection; the data carry little signal: of the splits 0-5 this is one where such a "
@@ -186,11 +192,26 @@ NPHA_BEYOND = Table(
 )
 TABLES = {table.name: table for table in (TWO_MOONS, IRIS2, IRIS, BREAST_CANCER, NPHA, NPHA_BEYOND)}
 
-BRANCHES = {(10, 0.01): 4, (10, 0.1): 36, (100, 0.01): 116, (100, 0.1): 174552}
-"""Branches of the first two iterations, by batch size and radius."""
-WIDTH = {5: 0.75, 10: 1.24, 20: 4.79, 30: 27.7}
-"""Seconds for one epoch at radius 0.01, by width of the one hidden layer."""
-DEPTH = {2: 0.75, 3: 2.37, 4: 6.24, 5: 12.9, 6: 22.1}
-"""The same by number of layers, each hidden one of width 5."""
-RUNTIME = {0.0001: 19.0, 0.001: 54.0, 0.01: 156.0}
-"""Seconds per epoch, mean of the first five, by radius."""
+TIMINGS = {
+    # Branches of the first two iterations; batches of 10 are drawn from 20 rows, so that an epoch has two of them.
+    "branches": (
+        Cost("batch 10, eps 0.01", 4, eps=0.01, batch_size=10, sizes=(20, 10, 10)),
+        Cost("batch 10, eps 0.1", 36, eps=0.1, batch_size=10, sizes=(20, 10, 10)),
+        Cost("batch 100, eps 0.01", 116, eps=0.01, epochs=2),
+        Cost("batch 100, eps 0.1", 174552, eps=0.1, epochs=2),
+    ),
+    # Seconds for one epoch, by width of the one hidden layer.
+    "width": tuple(
+        Cost(f"2 x {units}", paper, (units,)) for units, paper in ((5, 0.75), (10, 1.24), (20, 4.79), (30, 27.7))
+    ),
+    # The same by number of layers, each hidden one of width 5.
+    "depth": tuple(
+        Cost(f"{layers} x 5", paper, (5,) * (layers - 1))
+        for layers, paper in ((2, 0.75), (3, 2.37), (4, 6.24), (5, 12.9), (6, 22.1))
+    ),
+    # Seconds per epoch, mean of the first five, by radius.
+    "runtime": tuple(
+        Cost(f"eps {eps:g}", paper, eps=eps, epochs=5) for eps, paper in ((0.0001, 19.0), (0.001, 54.0), (0.01, 156.0))
+    ),
+}
+"""Tables about cost, by the name that the command line has for them."""

@@ -1,13 +1,17 @@
-"""Runs behind the tables: one unit is one cell with one engine and one seed; finished units are kept and not run again."""
+"""Runs behind the tables: one unit is one cell with one engine and one seed; finished units are kept and not run again.
+
+The tables about cost are wall-clock on this machine, beside the paper's, and always run afresh.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from itertools import product
+from functools import partial
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +19,17 @@ import numpy as np
 
 from mibp_cert.certify import AttackSettings, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_accuracies
-from mibp_cert.data import Split, load, npha
+from mibp_cert.data import Split, load, npha, two_moons
 from mibp_cert.doors import certify_training
 from mibp_cert.engines import DEFAULT, ENGINES, SolverSettings
 from mibp_cert.nets import Network, Training, effective_batch_size, steps_per_epoch
 from mibp_cert.parallel.sweep import arrivals
 from mibp_cert.store.archive import write_safely
-from mibp_cert.studies.reproduce.paper import Cell, Table
-from mibp_cert.threats import Threat
+from mibp_cert.studies.compare import figures
+from mibp_cert.studies.reproduce.paper import TIMINGS, Cell, Table
+from mibp_cert.threats import LInf, Threat
 
 Result = dict[str, Any]
-Results = dict[tuple[str, str, int], Result]
 Hear = Callable[[str], None]
 CONSTANT = 0.98
 """Share of one predicted class from which on a model is called a constant predictor."""
@@ -38,38 +42,29 @@ class Options:
     seeds: int = 5
     engines: tuple[str, ...] = ("interval", "crown", "relational", "mibp")
     seconds_per_step: float = 30.0
-    mibp_seeds: int = 5
-    mibp_epochs: int | None = None
-    """Epochs at most for the exact step; None: as for the others."""
-    first_rate: bool = False
-    """Only the first learning rate of each table."""
+    quick: bool = False
+    """Only the first learning rate of each table; the exact step with one seed and at most six epochs."""
     data: Path | None = None
-    runs: Path | None = None
+    runs: Path = Path("reproduce-runs")
     parallel: str = "local"
     """Where units are computed: "local", the address of a Dask scheduler, or "ray"; see `WorkerPool`."""
     jobs: int = 1
     """Units computed at once on this machine."""
 
     @property
-    def one_by_one(self) -> bool:
-        """Whether a unit has this machine for itself; else its exact step has one process, so that units do not compete."""
-        return self.parallel == "local" and self.jobs == 1
+    def exact_seeds(self) -> int:
+        """Seeds of the exact step, which takes much longer than the others."""
+        return min(self.seeds, 1 if self.quick else 5)
 
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """One cell with one engine and one seed, and the learning rates to try."""
+    """One cell with one engine and one seed."""
 
     table: Table
     cell: Cell
     engine: str
     seed: int
-    rates: tuple[float, ...]
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """What tells it from the other units of its table."""
-        return self.cell.label, self.engine, self.seed
 
     @property
     def label(self) -> str:
@@ -77,75 +72,53 @@ class Unit:
 
     @property
     def dataset(self) -> str:
-        return self.cell.dataset or self.table.dataset
+        return self.cell.dataset or self.table.name
+
+    @property
+    def solves(self) -> bool:
+        return ENGINES[self.engine].solves
 
     def epochs(self, options: Options) -> int:
         """Epochs at most: for the exact step there may be fewer."""
-        fewer = options.mibp_epochs if ENGINES[self.engine].solves else None
-        return self.table.epochs if fewer is None else min(self.table.epochs, fewer)
+        most = self.table.training.epochs
+        return min(most, 6) if self.solves and options.quick else most
 
 
 def run_table(table: Table, options: Options, hear: Hear) -> list[Result]:
     """One record for every cell and engine: mean and standard deviation over the seeds."""
-    rates = table.learning_rates[:1] if options.first_rate else table.learning_rates
     # The exact step only where the table runs it by default, or where nothing else was asked for.
     engines = [name for name in options.engines if not ENGINES[name].solves or table.mibp or len(options.engines) == 1]
-    rows = []
-    for cell, engine in product(table.cells, engines):
-        count = min(options.seeds, options.mibp_seeds) if ENGINES[engine].solves else options.seeds
-        rows.append([Unit(table, cell, engine, seed, rates) for seed in table.seeds or range(count)])
-    found = _results([unit for row in rows for unit in row], options, hear)
-    records = []
-    for row in rows:
-        about = {"table": table.name, "cell": row[0].cell.label, "engine": row[0].engine, "seeds": len(row)}
-        records.append(about | _summary([found[unit.key] for unit in row]))
+    counts = {name: options.exact_seeds if ENGINES[name].solves else options.seeds for name in engines}
+    units = [
+        Unit(table, cell, engine, seed)
+        for cell, engine in product(table.cells, engines)
+        for seed in table.seeds or range(counts[engine])
+    ]
+    found, records = _results(units, options, hear), []
+    for (cell, engine), row in groupby(units, lambda unit: (unit.cell.label, unit.engine)):
+        results = [found[unit] for unit in row]
+        about = {"table": table.name, "cell": cell, "engine": engine, "seeds": len(results)}
+        records.append(about | _summary(results))
     return records
 
 
-def _results(units: list[Unit], options: Options, hear: Hear) -> Results:
-    # The exact step takes the learning rate that the relational engine finds best on validation data: that comes first.
-    guided = [u for u in units if ENGINES[u.engine].solves and len(u.rates) > 1 and _kept(u, options) is None]
-    guides = [replace(unit, engine=DEFAULT) for unit in guided]
-    found = _complete([*(unit for unit in units if unit not in guided), *guides], options, hear)
-    best = [(found[guide.key]["learning_rate"],) for guide in guides]
-    again = [replace(unit, rates=rates) for unit, rates in zip(guided, best, strict=True)]
-    return found | _complete(again, options, hear)
-
-
-def _complete(units: list[Unit], options: Options, hear: Hear) -> Results:
+def _results(units: list[Unit], options: Options, hear: Hear) -> dict[Unit, Result]:
     """The results of all units, from the folder where they are there; each new one is kept as soon as it is known."""
-    kept = {unit.key: _kept(unit, options) for unit in units}
-    found = {key: result for key, result in kept.items() if result is not None}
-    missing = {unit.key: unit for unit in units if unit.key not in found}
-    for unit, result in _computed(list(missing.values()), options, hear):
+    found = {unit: kept for unit in units if (kept := _kept(unit, options)) is not None}
+    missing = [unit for unit in units if unit not in found]
+    # Data are loaded here, since other machines may not have the files.
+    work = [(unit, _load(unit, options)) for unit in missing]
+    for number, result in arrivals(partial(run_unit, options), work, options.parallel, options.jobs):
+        unit = missing[number]
+        found[unit] = result
         place, settings = _place(unit, options)
-        if place is not None:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_safely(place, json.dumps({"settings": settings, "result": result}, default=str).encode())
-        found[unit.key] = result
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_safely(place, json.dumps({"settings": settings, "result": result}, default=str).encode())
+        hear(f"{unit.label} ({len(found)} of {len(units)} done)")
     return found
 
 
-def _computed(units: list[Unit], options: Options, hear: Hear) -> Iterator[tuple[Unit, Result]]:
-    """Each unit with its result, in order of completion."""
-    if options.one_by_one:
-        for unit in units:
-            hear(unit.label)
-            yield unit, run_unit(unit, options, _load(unit, options))
-        return
-    # Data are loaded here, since other machines may not have the files.
-    work = [(unit, options, _load(unit, options)) for unit in units]
-    for done, (number, result) in enumerate(arrivals(_run, work, options.parallel, options.jobs), start=1):
-        hear(f"{units[number].label} ({done} of {len(units)} done)")
-        yield units[number], result
-
-
-def _run(work: tuple[Unit, Options, Split]) -> Result:
-    """Runs in a worker."""
-    return run_unit(*work)
-
-
-def _place(unit: Unit, options: Options) -> tuple[Path | None, dict[str, Any]]:
+def _place(unit: Unit, options: Options) -> tuple[Path, dict[str, Any]]:
     """The unit's file, and the settings that its name stands for."""
     table, apart = asdict(unit.table), ("cells", "choices", "title", "mibp", "entropy_rates")
     settings = {
@@ -154,65 +127,58 @@ def _place(unit: Unit, options: Options) -> tuple[Path | None, dict[str, Any]]:
         "dataset": unit.dataset,
         "engine": unit.engine,
         "seed": unit.seed,
-        "seconds_per_step": options.seconds_per_step if ENGINES[unit.engine].solves else None,
+        "seconds_per_step": options.seconds_per_step if unit.solves else None,
         "epochs": unit.epochs(options),
-        "first_rate": options.first_rate,
+        "first_rate": options.quick,
     }
     key = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:24]
-    name = f"{unit.table.name}-{unit.engine}-{unit.seed}-{key}.json"
-    return None if options.runs is None else options.runs / name, settings
+    return options.runs / f"{unit.table.name}-{unit.engine}-{unit.seed}-{key}.json", settings
 
 
 def _kept(unit: Unit, options: Options) -> Result | None:
-    """The unit's result from the folder, if it is there and was not cut short by an interrupted write of an older version."""
-    place, _ = _place(unit, options)
+    """The unit's result from the folder, if it is there and whole."""
     try:
-        return None if place is None else dict(json.loads(place.read_text())["result"])
+        return dict(json.loads(_place(unit, options)[0].read_text())["result"])
     except (FileNotFoundError, ValueError, KeyError):
         return None
 
 
-def run_unit(unit: Unit, options: Options, data: Split) -> Result:
+def run_unit(options: Options, work: tuple[Unit, Split]) -> Result:
     """Certify one cell with one engine and one seed."""
-    table, threat, epochs = unit.table, unit.cell.threat, unit.epochs(options)
+    (unit, data), start = work, time.perf_counter()
+    table, threat = unit.table, unit.cell.threat
     network = Network.mlp([data.train.features, *table.hidden, len(data.train.classes)])
     trainings = [
-        Training(epochs, table.batch_size, rate, table.loss, unit.seed, "torch", table.batch_mode)
-        for rate in unit.rates
+        replace(table.training, epochs=unit.epochs(options), learning_rate=rate, seed=unit.seed)
+        for rate in (table.learning_rates[:1] if options.quick else table.learning_rates)
     ]
-    rule = _selection(table, threat, network, data, trainings) if table.select else Selection()
+    rule = _selection(table, threat, network, data, trainings)
+    # Units that run beside each other have one process each for the exact step, so that they do not compete.
+    jobs = None if options.parallel == "local" and options.jobs == 1 else 1
     settings: dict[str, Any] = {
         "select": rule,
-        "solver": SolverSettings(seconds_per_step=options.seconds_per_step, jobs=None if options.one_by_one else 1),
+        "solver": SolverSettings(seconds_per_step=options.seconds_per_step, jobs=jobs),
         "attack_settings": AttackSettings(members=20, points=40, parameters=20, rounds=2),
     }
-    start = time.perf_counter()
 
-    def certify(training: Training, attacked: bool) -> CertifiedRun:
-        return certify_training(network, data, threat, training, unit.engine, **settings, attacked=attacked)
+    def certify(training: Training, engine: str, attacked: bool) -> CertifiedRun:
+        return certify_training(network, data, threat, training, engine, **settings, attacked=attacked)
 
     def score(training: Training) -> tuple[bool, float]:
-        """Validation alone decides between settings: clean accuracy high enough, then certified accuracy."""
-        nominal, certified = certify(training, attacked=False).validation
+        """Validation alone decides between settings: clean accuracy high enough, then certified accuracy. The exact step takes
+        the learning rate that the relational engine finds best."""
+        nominal, certified = certify(training, DEFAULT if unit.solves else unit.engine, attacked=False).validation
         return (nominal or 0.0) >= rule.least_accuracy, certified or 0.0
 
     best = max(trainings, key=score) if len(trainings) > 1 else trainings[0]
-    run = certify(best, attacked=True)
-    assert run.test is not None
+    run = certify(best, unit.engine, attacked=True)
     assert run.nominal is not None
     counts = np.bincount(run.nominal, minlength=len(data.train.classes))
-    majority = int(np.bincount(data.train.y).argmax())
-    return {
-        "steps": run.steps,
+    return figures(run) | {
         "learning_rate": best.learning_rate,
-        "clean": 100.0 * (run.nominal_accuracy or 0.0),
-        "attacked": 100.0 * (run.attacked_accuracy or 0.0),
-        "certified": 100.0 * run.test.certified_accuracy(data.tested.y),
-        "rate": 100.0 * run.test.certification_rate(),
-        "radius": float(run.bounds.radius.mean()),
         "seconds": time.perf_counter() - start,
         "histogram": counts.tolist(),
-        "majority": 100.0 * float(np.mean(data.tested.y == majority)),
+        "majority": 100.0 * (run.majority_accuracy or 0.0),
         "constant": bool(counts.max() >= CONSTANT * counts.sum()),
     }
 
@@ -224,18 +190,18 @@ def _load(unit: Unit, options: Options) -> Split:
 
 
 def _selection(table: Table, threat: Threat, network: Network, data: Split, trainings: list[Training]) -> Selection:
-    """Best validation, with enough steps and a clean accuracy close to the best one that these trainings reach."""
-    least = 0.0
-    if table.clean_within is not None:
-        per_epoch = steps_per_epoch(len(data.train), effective_batch_size(len(data.train), table.batch_size))
-        reached = (
-            found
-            for training in trainings
-            for number, found in enumerate(clean_accuracies(network, data, threat, training), start=1)
-            if number >= table.least_steps and (table.per_step or number % per_epoch == 0)
-        )
-        least = max(reached, default=0.0) - table.clean_within - 1e-9
-    return Selection("best-validation", table.least_steps, least, table.per_step)
+    """The table's, with a clean accuracy close to the best one that these trainings reach where that is asked for."""
+    if table.clean_within is None:
+        return table.select
+    per_epoch = steps_per_epoch(len(data.train), effective_batch_size(len(data.train), table.training.batch_size))
+    every = 1 if table.select.per_step else per_epoch
+    reached = (
+        found
+        for training in trainings
+        for number, found in enumerate(clean_accuracies(network, data, threat, training), start=1)
+        if number >= table.select.least_steps and number % every == 0
+    )
+    return replace(table.select, least_accuracy=max(reached, default=0.0) - table.clean_within - 1e-9)
 
 
 def _summary(units: list[Result]) -> Result:
@@ -246,3 +212,18 @@ def _summary(units: list[Result]) -> Result:
     out["histogram"] = np.sum([unit["histogram"] for unit in units], axis=0).tolist()
     out["constant"] = sum(unit["constant"] for unit in units)
     return out
+
+
+def run_timing(name: str, options: Options, hear: Hear) -> list[Result]:
+    """What the exact step costs without test points: one record for every case of a table."""
+    records, solver = [], SolverSettings(seconds_per_step=options.seconds_per_step)
+    for case in TIMINGS[name]:
+        hear(f"{name}, {case.label}")
+        network, data = Network.mlp([2, *case.hidden, 2]), two_moons(0, sizes=case.sizes).train
+        training = Training(case.epochs, case.batch_size, batch_mode="subsample")
+        run = certify_training(network, data, LInf(case.eps), training, "mibp", solver=solver)
+        gap = max((record.gap_max or 0.0) for record in run.history)
+        about = {"table": name, "cell": case.label, "paper": case.paper, "seconds": figures(run)["seconds"]}
+        solved = {"nodes": run.nodes, "programs": run.programs, "fallbacks": run.fallbacks}
+        records.append(about | solved | {"gap_percent": 100.0 * gap if np.isfinite(gap) else None})
+    return records
