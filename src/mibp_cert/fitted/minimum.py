@@ -1,8 +1,8 @@
-"""The minimiser of the data as handed in, and what it fails to be one by.
+"""Minimisers, and what a computed one fails to be one by.
 
-`L(θ) = Σ_i w_i ℓ(y_i, x_i·θ) + ½ Σ_j α_j θ_j²` is minimised by damped Newton steps. A computed `c` is not the minimiser; it exactly minimises
-`L(θ) − v·θ` with `v = ∇L(c)`. `tilt` encloses `|v_j|`: the bounds of `fitted.dual` hold for every such tilt, hence for the true minimiser (`v = 0`), for `c`, and for
-any optimiser that stops at a gradient no larger than that.
+`L(θ) = Σ_i w_i ℓ(y_i, x_i·θ) + ½ Σ_j α_j θ_j²` is minimised by damped Newton steps, for many datasets at once. A computed `c` is not the minimiser; it exactly
+minimises `L(θ) − v·θ` with `v = ∇L(c)`. `tilt` encloses `|v_j|`: the bounds of `fitted.dual` hold for every such tilt, hence for the true minimiser (`v = 0`), for `c`,
+and for any optimiser that stops at a gradient no larger than that.
 """
 
 from __future__ import annotations
@@ -11,42 +11,66 @@ import numpy as np
 
 from mibp_cert.errors import UserError
 from mibp_cert.fitted.losses import EPS, ScoreLoss
-from mibp_cert.fitted.table import Array, Rows
+from mibp_cert.fitted.table import Array
 
 STEPS = 200
+SHARES = 0.5 ** np.arange(40)
+"""Fractions of a Newton step, tried in turn."""
 
 
-def minimise(rows: Rows, alpha: Array, loss: ScoreLoss, start: Array | None = None) -> Array:
-    """The minimiser for rows without noise, to about the last digit."""
-    theta = np.zeros(len(alpha)) if start is None else np.array(start)
-
-    def value(at: Array) -> float:
-        return float(rows.w @ loss.value(rows.y, rows.x @ at) + 0.5 * (alpha * at) @ at)
-
-    for _ in range(STEPS):
-        s = rows.x @ theta
-        gradient = rows.x.T @ (rows.w * loss.psi(rows.y, s)) + alpha * theta
-        curvature = (rows.x * (rows.w * loss.slope(rows.y, s))[:, None]).T @ rows.x + np.diag(alpha)
-        # A flat direction (all rows beyond a kink) is followed as far as a little curvature lets it.
-        curvature[np.diag_indices_from(curvature)] += 1e-10 * max(float(np.trace(curvature)), 1e-300)
-        step = np.linalg.solve(curvature, gradient)
-        share, now, fall = 1.0, value(theta), float(gradient @ step)
-        while share > 1e-12 and value(theta - share * step) > now - 1e-4 * share * fall:
-            share *= 0.5
-        theta = theta - share * step
-        if np.abs(share * step).max() <= 4.0 * EPS * np.abs(theta).max(initial=1e-300) or fall <= 0:
-            break
-    if not np.isfinite(theta).all():
-        raise UserError("The model has no finite minimum on these data: use a smaller C (a larger alpha), or fewer columns.")
+def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start: Array | None = None) -> Array:
+    """Minimisers for datasets `x` (… × rows × P) and `y` (… × rows), to about the last digit; NaN where there is none."""
+    theta = np.zeros((*x.shape[:-2], len(alpha))) if start is None else np.array(start, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        for _ in range(STEPS):
+            s = _scores(x, theta)
+            gradient = np.einsum("...np,...n->...p", x, w * loss.psi(y, s)) + alpha * theta
+            bent = (w * loss.slope(y, s))[..., None] * x
+            curvature = np.swapaxes(bent, -1, -2) @ x + np.diag(alpha)
+            # A flat direction (all rows beyond a kink) is followed as far as a little curvature lets it.
+            least = 1e-12 * np.maximum(np.trace(curvature, axis1=-2, axis2=-1), 1e-300)
+            step = np.linalg.solve(curvature + least[..., None, None] * np.eye(len(alpha)), gradient[..., None])[..., 0]
+            share = _share(x, y, w, alpha, loss, theta, step, (gradient * step).sum(axis=-1))
+            change = share[..., None] * step
+            theta = theta - change
+            if (np.abs(change).max(axis=-1) <= 4.0 * EPS * np.abs(theta).max(axis=-1)).all():
+                break
     return theta
 
 
-def tilt(rows: Rows, alpha: Array, loss: ScoreLoss, c: Array) -> Array:
+def _scores(x: Array, theta: Array) -> Array:
+    return np.asarray(np.einsum("...np,...p->...n", x, theta))
+
+
+def _share(
+    x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, theta: Array, step: Array, fall: Array
+) -> Array:
+    """How much of each step to take: as much as lowers the loss enough."""
+    s, ds = _scores(x, theta), _scores(x, step)
+
+    def value(share: Array | float) -> Array:
+        at = theta - np.asarray(share)[..., None] * step
+        return np.asarray((w * loss.value(y, s - np.asarray(share)[..., None] * ds)).sum(axis=-1) + 0.5 * (alpha * at * at).sum(axis=-1))
+
+    now = value(0.0)
+    slack = 8.0 * EPS * np.abs(now)  # at the minimum, rounding decides
+    share, open_ = np.zeros(fall.shape), np.ones(fall.shape, dtype=bool)
+    for fraction in SHARES:
+        good = open_ & (value(fraction) <= now - 1e-4 * fraction * fall + slack)
+        share, open_ = np.where(good, fraction, share), open_ & ~good
+        if not open_.any():
+            break
+    return share
+
+
+def tilt(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, c: Array) -> Array:
     """Upper bounds of `|∂_j L(c)|`, with all that was rounded on the way."""
-    n, p = rows.x.shape
-    s, size = rows.x @ c, np.abs(rows.x) @ np.abs(c)
-    psi = loss.psi(rows.y, s)
-    slip = 16.0 * EPS * loss.size(rows.y, np.abs(s)) + loss.steepest * 2.0 * (p + 2) * EPS * size
-    gradient = rows.x.T @ (rows.w * psi) + alpha * c
-    whole = np.abs(rows.x).T @ (rows.w * np.abs(psi)) + np.abs(alpha * c)
-    return np.asarray(np.abs(gradient) + np.abs(rows.x).T @ (rows.w * slip) * 2.0 + 4.0 * (n + 4) * EPS * whole)
+    if not np.isfinite(c).all():
+        raise UserError("The model has no finite minimum on these data: use a smaller C (a larger alpha), or fewer columns.")
+    n, p = x.shape
+    s, size = x @ c, np.abs(x) @ np.abs(c)
+    psi = loss.psi(y, s)
+    slip = 16.0 * EPS * loss.size(y, np.abs(s)) + loss.steepest * 2.0 * (p + 2) * EPS * size
+    gradient = x.T @ (w * psi) + alpha * c
+    whole = np.abs(x).T @ (w * np.abs(psi)) + np.abs(alpha * c)
+    return np.asarray(np.abs(gradient) + 2.0 * np.abs(x).T @ (w * slip) + 4.0 * (n + 4) * EPS * whole)
