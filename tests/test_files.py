@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 import mibp_cert as mc
 from mibp_cert import cli
 from mibp_cert.certify.memory import check_memory, estimate_memory
-from mibp_cert.config import defaults, job_of, merged, plain_config, read_config
+from mibp_cert.config import defaults, job_of, merged, plain_config, read_config, threat_of
 from mibp_cert.data.files import Reading, read_table, split_table
 from mibp_cert.errors import UserError
-from mibp_cert.options import threat_of
 
 
 def survey(path: Path, rows: int = 80, seed: int = 0) -> Path:
@@ -363,7 +362,7 @@ def test_the_effective_configuration_is_plain_json() -> None:
     ],
 )
 def test_amounts_on_the_command_line(eps: str, expected: dict[str, Any]) -> None:
-    assert threat_of(eps).to_json() == expected
+    assert threat_of({"eps": eps}, mc.two_moons(0).train).to_json() == expected
 
 
 def test_help_names_every_flag(monkeypatch: pytest.MonkeyPatch) -> None:

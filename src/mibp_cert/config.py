@@ -9,23 +9,49 @@ from __future__ import annotations
 import inspect
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_accuracies
 from mibp_cert.certify.memory import check_memory
-from mibp_cert.data import NAMES, Split, Task, load
+from mibp_cert.data import NAMES, Dataset, Split, Task, load
 from mibp_cert.data.files import Reading, missing_columns, notes, read_table, split_table
 from mibp_cert.doors import certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network, Training, effective_batch_size, steps_per_epoch
-from mibp_cert.options import IMAGES, network_of, threat_of, together
+from mibp_cert.nets import (
+    Activation,
+    Conv2d,
+    Flatten,
+    LeakyReLU,
+    Network,
+    ReLU,
+    Sigmoid,
+    Softplus,
+    Tanh,
+    Training,
+    effective_batch_size,
+    steps_per_epoch,
+)
 from mibp_cert.questions.ask import Questions
-from mibp_cert.threats import Catalogued, Missing, Threat, nearest, threat_from_json
+from mibp_cert.threats import (
+    All,
+    AnyCategory,
+    Budget,
+    Catalogued,
+    LabelFlips,
+    LInf,
+    Missing,
+    TargetNoise,
+    Threat,
+    nearest,
+    threat_from_json,
+)
 
 Config = dict[str, dict[str, Any]]
 Settings = TypeVar("Settings")
@@ -34,9 +60,17 @@ CLOSE = 0.05
 """How far below the best clean accuracy an epoch may be to be chosen."""
 EASY = ("eps", "rows", "flips", "target_eps", "missing", "any_category")
 """Keys of the section `threat` that the command line knows; a `kind` says everything else."""
-
 FREE = ("threat", "test_threat")
 """Sections whose keys depend on the kind of threat."""
+IMAGES = "digits"
+"""The data set whose rows are images."""
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": ReLU(),
+    "leaky-relu": LeakyReLU(),
+    "sigmoid": Sigmoid(),
+    "tanh": Tanh(),
+    "softplus": Softplus(),
+}
 
 
 def _keys(settings: Any, *without: str) -> dict[str, tuple[str, Any]]:
@@ -139,46 +173,20 @@ class Job:
     """A configuration made real: data, network, threat, training; ready to be run with one engine or several."""
 
     config: Config
-    data: Split
     network: Network
+    data: Split
     threat: Catalogued
-    test_threat: Catalogued | None
     training: Training
     engines: tuple[str, ...]
+    options: Mapping[str, Any]
+    """What else every run and every study is told, as `certify_training` calls it."""
     questions: Questions
     notes: tuple[str, ...]
-    asked: Mapping[str, Any]
-    """The section `threat` as it was written."""
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of `certify_training` beyond data, threat, training and engine."""
-        config = self.config
-        return {
-            "solver": _typed(SolverSettings, config["solver"]),
-            "relational": _typed(RelationalSettings, config["relational"]),
-            "attack_settings": _typed(AttackSettings, config["attack"]),
-            "attacked": bool(config["attack"]["enabled"]),
-            "unroll": config["run"]["unroll"],
-            "prediction": config["run"]["prediction"],
-            "test_threat": self.test_threat,
-        }
-
-    def run(
-        self, engine: str, callbacks: Callbacks | None = None, run_dir: str | Path | None = None, resume: bool = False
-    ) -> CertifiedRun:
-        return certify_training(
-            self.network,
-            self.data,
-            self.threat,
-            self.training,
-            engine,
-            select=_typed(Selection, self.config["select"]),
-            callbacks=callbacks,
-            run_dir=run_dir,
-            resume=resume,
-            **self.options,
-        )
+    def run(self, engine: str, callbacks: Callbacks | None = None, **kept: Any) -> CertifiedRun:
+        """Certify with one of the engines; `kept`: where the run is kept, if it is (`run_dir`, `resume`)."""
+        given = {"select": _typed(Selection, self.config["select"]), "callbacks": callbacks, **self.options, **kept}
+        return certify_training(self.network, self.data, self.threat, self.training, engine, **given)
 
 
 def job_of(config: Config) -> Job:
@@ -194,13 +202,20 @@ def job_of(config: Config) -> Job:
         data, said = _from_file(section, config["threat"], seed)
     config = _with_usual(config, data)
     network = network_of(data, **config["network"])
-    threat = _threat(config["threat"], data, built_in)
-    test = config["test_threat"]
-    test_threat = None if not test else threat_from_json(test) if "kind" in test else threat_of(**_easy(test, ("eps",)))
-    questions = _typed(Questions, config["questions"])
-    questions.check(data, test_threat=test_threat is not None)
+    threat, test = threat_of(config["threat"], data.train), config["test_threat"]
     training = _typed(Training, config["training"])
-    engines = tuple(name.strip() for name in str(config["run"]["engine"]).split(","))
+    options = {
+        "solver": _typed(SolverSettings, config["solver"]),
+        "relational": _typed(RelationalSettings, config["relational"]),
+        "attack_settings": _typed(AttackSettings, config["attack"]),
+        "attacked": config["attack"]["enabled"],
+        "unroll": config["run"]["unroll"],
+        "prediction": config["run"]["prediction"],
+        "test_threat": threat_of(test, data.train, ("eps",)) if test else None,
+    }
+    questions = _typed(Questions, config["questions"])
+    questions.check(data, test_threat=bool(test))
+    engines = tuple(name.strip() for name in config["run"]["engine"].split(","))
     for engine in engines:
         check_memory(network, data.train, threat, training.batch_size, engine)  # before any training
     if config["select"]["rule"] == "best-validation" and not built_in:
@@ -208,8 +223,7 @@ def job_of(config: Config) -> Job:
         said += note
     used = replace(training, batch_size=effective_batch_size(len(data.train), training.batch_size))
     effective = {**config, "training": asdict(used), "threat": threat.to_json()}
-    asked = config["threat"]
-    return Job(effective, data, network, threat, test_threat, training, engines, questions, tuple(said), asked)
+    return Job(effective, network, data, threat, training, engines, options, questions, tuple(said))
 
 
 def _with_usual(config: Config, data: Split) -> Config:
@@ -231,6 +245,8 @@ def _with_usual(config: Config, data: Split) -> Config:
     if filled["network"]["logits"] is None:
         one = own and len(data.train.classes) == 2 and filled["training"]["loss"] == "cross-entropy"
         filled["network"]["logits"] = 1 if one else data.train.one_hot.shape[1]
+    if not own and "kind" not in filled["threat"]:
+        filled["threat"] = {"eps": 0.01, **filled["threat"]}
     return filled
 
 
@@ -250,44 +266,108 @@ def _good_enough(
     ]
 
 
-def with_eps(job: Job, eps: str) -> Catalogued:
-    """The job's threat with another amount; everything else that may be wrong stays."""
-    if "kind" in job.asked:
-        raise UserError(
-            "Amounts can be varied for a threat given by --eps; this one is written out in the configuration."
-        )
-    return _threat({**job.asked, "eps": eps}, job.data, job.config["data"]["source"] in NAMES)
+def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = EASY) -> Catalogued:
+    """What a section says: its `kind`, or all at once, noise of cells and wrong categories (in all rows or in a few), wrong
+    labels, noise of the targets, and values that are missing.
 
+    `eps`: one number for every numeric column, or one for each, in its units or in per cent of the value.
 
-def _threat(section: Mapping[str, Any], data: Split, built_in: bool) -> Catalogued:
+    >>> from mibp_cert import two_moons
+    >>> threat_of({"eps": "0=1,1=5%"}, two_moons(0).train).to_json()["threats"][1]
+    {'kind': 'linf', 'eps': {'1': 0.05}, 'relative': True}
+    """
     if "kind" in section:
         return threat_from_json(section)
-    easy = _easy(section, EASY)
-    if built_in:
-        easy = {"eps": 0.01, **easy}
-    if not easy:
+    for key in section:
+        if key not in keys:
+            raise UserError(f"[threat] has no key {key!r}; {nearest(key, ['kind', *keys])}")
+    said = {key: value for key, value in section.items() if value not in (None, (), [])}
+    if not said:
         raise UserError(
             "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, or [threat] in a configuration."
         )
-    lost, gaps = easy.pop("missing", ()), data.train.missing
-    parts = [threat_of(**easy)] if easy else []
-    for name in lost:
-        if name != "all":
-            data.train.column(name)  # refuses a column that does not exist
-    known = [c.name for j, c in enumerate(data.train.columns) if gaps is not None and gaps[:, j].any()]
-    asked = known if "all" in lost else [name for name in lost if name in known]
-    if asked:
-        parts.append(Missing(asked))
-    if not parts:
+    parts = _noise(said["eps"]) if "eps" in said else []
+    parts += [AnyCategory(list(said["any_category"]))] if "any_category" in said else []
+    if "rows" in said:
+        if not parts:
+            raise UserError("--rows limits how many rows are off: say by how much with --eps, or name --any-category.")
+        parts = [Budget(All.of(parts), rows=said["rows"])]
+    parts += [LabelFlips(said["flips"])] if said.get("flips") else []
+    parts += [TargetNoise(said["target_eps"])] if said.get("target_eps") else []
+    asked = _with_gaps(said.get("missing", ()), train)
+    parts += [Missing(asked)] if asked else []
+    if "missing" in said and not parts:
         raise UserError("No training row has a missing value in the columns named; say what else may be wrong.")
-    return together(parts)
+    return All.of(parts)
 
 
-def _easy(section: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    for key in section:
-        if key not in known:
-            raise UserError(f"[threat] has no key {key!r}; {nearest(key, ['kind', *known])}")
-    return {key: value for key, value in section.items() if value not in (None, (), [])}
+def _noise(eps: str | float | Mapping[str, Any]) -> list[Catalogued]:
+    """`0.1`, `5%`, or `age=1,income=5%`."""
+    if not isinstance(eps, str):
+        return [LInf(dict(eps) if isinstance(eps, Mapping) else eps)]
+    if "=" not in eps:
+        amount, share = _amount(eps)
+        return [LInf(amount, relative=share)]
+    amounts: dict[bool, dict[str, float]] = {False: {}, True: {}}
+    for part in eps.split(","):
+        name, sign, value = part.rpartition("=")
+        if not sign or not name.strip():
+            raise UserError(f"--eps takes a number, or columns with numbers such as age=1,income=5%; got {eps!r}.")
+        amount, share = _amount(value)
+        amounts[share][name.strip()] = amount
+    return [LInf(found, relative=share) for share, found in amounts.items() if found]
+
+
+def _amount(text: str) -> tuple[float, bool]:
+    share = text.strip().endswith("%")
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        raise UserError(f"--eps takes numbers such as 0.1 or 5%, got {text!r}.") from None
+    return (value / 100.0, True) if share else (value, False)
+
+
+def _with_gaps(names: Sequence[str], train: Dataset) -> list[str]:
+    """Those of the columns named (or of all) that have missing values."""
+    for name in names:
+        if name != "all":
+            train.column(name)  # refuses a column that does not exist
+    gaps = train.missing
+    known = [c.name for j, c in enumerate(train.columns) if gaps is not None and gaps[:, j].any()]
+    return known if "all" in names else [name for name in names if name in known]
+
+
+def network_of(
+    data: Split, hidden: str | Sequence[int], activation: str, conv: str | Sequence[int] | None, logits: int
+) -> Network:
+    """A fully connected network, after one convolution where the data are images."""
+    if activation not in ACTIVATIONS:
+        raise UserError(f"There is no activation called {activation!r}; choose one of {', '.join(ACTIVATIONS)}.")
+    between, sizes = ACTIVATIONS[activation], _sizes(hidden)
+    if conv is not None and data.name != IMAGES:
+        raise UserError(f"--conv is for image data; choose the data set {IMAGES}.")
+    if conv is None:
+        return Network.mlp([data.train.features, *sizes, logits], activation=between)
+    numbers = _sizes(conv)
+    if len(numbers) != 3:
+        raise UserError(f"--conv takes filters,kernel,stride such as 8,4,4; got {conv!r}.")
+    first = Conv2d(1, filters=numbers[0], kernel=numbers[1], stride=numbers[2])
+    shape = (1, 8, 8)
+    try:
+        features = int(np.prod(first.output_shape(shape)))
+    except UserError as error:
+        raise UserError(f"{error}, but the input has 1 channel of 8 × 8.") from None
+    rest = Network.mlp([features, *sizes, logits], activation=between)
+    return Network((first, between, Flatten(), *rest.layers), shape)
+
+
+def _sizes(text: str | Sequence[int]) -> list[int]:
+    if not isinstance(text, str):
+        return [int(size) for size in text]
+    try:
+        return [int(part) for part in text.split(",") if part.strip()] if text.strip() != "none" else []
+    except ValueError:
+        raise UserError(f"--hidden takes sizes separated by commas, such as 20 or 5,5; got {text!r}.") from None
 
 
 def _from_file(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> tuple[Split, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from mibp_cert.certify.attack import AttackSettings
@@ -14,6 +15,14 @@ from mibp_cert.engines.rounding import Array
 from mibp_cert.nets import Network, Training
 from mibp_cert.store import run_in
 from mibp_cert.threats import Threat
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A network and the parameters that its training starts from, such as those of a user's PyTorch module."""
+
+    network: Network
+    theta: Array
 
 
 def certify_training(

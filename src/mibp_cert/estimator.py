@@ -20,22 +20,22 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
-from mibp_cert.certify import AttackSettings, Selection
+from mibp_cert.certify import AttackSettings
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
-from mibp_cert.certify.request import check_threat
+from mibp_cert.certify.request import check_threat, with_missing
 from mibp_cert.certify.tables import attack_rows, class_table, range_table
+from mibp_cert.config import network_of
 from mibp_cert.data import Dataset, Recipe, Split
-from mibp_cert.doors import certify_training
+from mibp_cert.doors import Start, certify_training
 from mibp_cert.engines import Inputs, ParameterSet, RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network, Training
-from mibp_cert.options import Start, activation_named
 from mibp_cert.report.terminal import progress_bars, show_training
 from mibp_cert.studies.blame import Blame, blame
-from mibp_cert.threats import Catalogued, Missing, Threat
+from mibp_cert.threats import Threat
 
 Table = pd.DataFrame | ArrayLike
-PASSED_ON = ("solver", "relational", "unroll", "prediction", "run_dir", "resume")
+PASSED_ON = ("solver", "relational", "unroll", "prediction", "select", "run_dir", "resume")
 """Parameters that `certify_training` takes under the same names."""
 
 
@@ -88,8 +88,6 @@ class _Certified(BaseEstimator):
 
     def _frame(self, X: Table, *, reset: bool) -> pd.DataFrame:
         """The rows as a table with text as column names; arrays must be numbers."""
-        if self.threat is not None:
-            check_threat(self.threat)
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, reset=reset, skip_check_array=True)
             if not len(X):
@@ -117,44 +115,38 @@ class _Certified(BaseEstimator):
         check_is_fitted(self)
         frame = self._frame(X, reset=False)
         x, missing = self._features(frame)
-        if missing.any():
-            if threat is not None and not isinstance(threat, Catalogued):
-                raise UserError("Rules cannot be combined with missing values in the inputs; fill them in.")
-            threat = Missing() if threat is None else threat if threat.knows_missing() else threat & Missing()
-        return self.run_.bind_inputs(x, threat, missing=missing), frame.index
+        return self.run_.bind_inputs(x, with_missing(threat) if missing.any() else threat, missing=missing), frame.index
 
     # Training ---------------------------------------------------------------------------------------------------------
 
-    def _targets(self, y: NDArray[Any], frame: pd.DataFrame) -> NDArray[Any]:
-        """What is to be learnt, checked: one value for every row of the table."""
-        raise NotImplementedError
-
     def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
+        """The training data, with targets that are checked first."""
         raise NotImplementedError
 
     def fit(self, X: Table, y: ArrayLike) -> Self:
         """Train on every dataset that the threat allows, at once."""
+        if self.threat is not None:
+            check_threat(self.threat)
         frame = self._frame(X, reset=True)
         if y is None:
             raise UserError("The estimator requires y to be passed, but the target y is None.")
-        targets = self._targets(column_or_1d(y, warn=True), frame)
+        targets = column_or_1d(y, warn=True)
+        check_consistent_length(frame, targets)
         self.recipe_ = Recipe.fit(frame, categorical=self.categorical, ranges=self.ranges, scaling=self.scaling)
         x, missing = self._features(frame)
-        seed = self._seed()
-        whole = self._dataset(x, targets, missing).named(frame.index)
-        data = self._with_validation(whole, seed) if self.select == "best-validation" else whole
-        network, start = self._network(whole)
+        whole, seed = self._dataset(x, targets, missing).named(frame.index), self._seed()
+        data = self._with_validation(whole, seed) if self.select == "best-validation" else Split.of(whole)
+        network, start = self._network(data)
         # The settings of the training are parameters here, under the same names.
         given = {setting.name: getattr(self, setting.name) for setting in fields(Training) if setting.name != "seed"}
         if self.batch_size is not None:
-            given["batch_size"] = min(self.batch_size, len(data.train if isinstance(data, Split) else data))
+            given["batch_size"] = min(self.batch_size, len(data.train))
         if not isinstance(self.schedule, str):
             given["schedule"] = tuple(self.schedule)
-        training, options = Training(seed=seed, **given), {name: getattr(self, name) for name in PASSED_ON}
-        options |= {"select": Selection(self.select), "theta0": start, "attacked": False}
+        options = {name: getattr(self, name) for name in PASSED_ON} | {"theta0": start, "attacked": False}
+        asked = (network, data, self.threat, Training(seed=seed, **given), self.engine)
         with progress_bars(quiet=not self.verbose, transient=False) as progress:
-            hear = show_training(progress, self.engine)
-            self.run_ = certify_training(network, data, self.threat, training, self.engine, callbacks=hear, **options)
+            self.run_ = certify_training(*asked, callbacks=show_training(progress, self.engine), **options)
         self._warn_if_useless(whole)
         return self
 
@@ -199,7 +191,7 @@ class _Certified(BaseEstimator):
             return int(state.randint(2**31))
         return int(np.random.default_rng().integers(2**31)) if state is None else int(state)
 
-    def _network(self, whole: Dataset) -> tuple[Network, NDArray[np.float64] | None]:
+    def _network(self, data: Split) -> tuple[Network, NDArray[np.float64] | None]:
         """The network, and what its training starts from where the user said so."""
         match self.network:
             case Start():
@@ -207,10 +199,9 @@ class _Certified(BaseEstimator):
             case Network():
                 return self.network, None
             case None:
-                between = activation_named(self.activation)
                 hidden = (self.hidden,) if isinstance(self.hidden, int) else self.hidden
-                sizes = [whole.features, *(int(size) for size in hidden), self.logits or whole.one_hot.shape[1]]
-                return Network.mlp(sizes, activation=between), None
+                logits = self.logits or data.train.one_hot.shape[1]
+                return network_of(data, hidden, self.activation, None, logits), None
         raise UserError(f"network is a Network or from_torch(module), got {type(self.network).__name__}.")
 
     # What was found ---------------------------------------------------------------------------------------------------
@@ -252,20 +243,16 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
     ['no', 'abstain', 'yes']
     """
 
-    def _targets(self, y: NDArray[Any], frame: pd.DataFrame) -> NDArray[Any]:
+    def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
         if y.dtype.kind == "O" and pd.isna(y).any():
             raise UserError(f"y has {int(pd.isna(y).sum())} missing value(s); leave those rows out.")
         if y.dtype.kind == "f":
             check_array(y, ensure_2d=False, input_name="y")
         check_classification_targets(y)
-        check_consistent_length(frame, y)
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
             raise UserError(f"Training needs at least two classes; y has 1 class, {self.classes_[0]!r}.")
         self.abstain_label_ = self._label(self.classes_.tolist())
-        return y
-
-    def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
         return Dataset.of(x, y, tuple(self.classes_.tolist()), self.recipe_.columns, missing)
 
     def _label(self, known: list[Any]) -> Any:
@@ -360,13 +347,9 @@ class CertifiedRegressor(RegressorMixin, _Certified):
     validation_fraction: float = field(default=0.2, init=False)
     abstain_label: Any = field(default=None, init=False)
 
-    def _targets(self, y: NDArray[Any], frame: pd.DataFrame) -> NDArray[Any]:
-        targets: NDArray[Any] = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        check_consistent_length(frame, targets)
-        return targets
-
     def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
-        plain = Dataset.regression(x, y, self.recipe_.columns, missing)
+        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        plain = Dataset.regression(x, targets, self.recipe_.columns, missing)
         return plain.with_target(plain.target_column())
 
     def predict(self, X: Table) -> NDArray[np.float64]:

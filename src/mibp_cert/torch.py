@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.certify import CertifiedRun
+from mibp_cert.doors import Start
 from mibp_cert.errors import UserError
 from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, Layer, LeakyReLU, Linear, Network, ReLU, Sigmoid, Softplus, Tanh
-from mibp_cert.options import Start
 
 Shape = tuple[int, int, int]
 COUNTERPARTS: dict[Any, tuple[str, ...]] = {
