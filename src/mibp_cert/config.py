@@ -10,7 +10,7 @@ import inspect
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,34 +24,11 @@ from mibp_cert.data.files import Reading, missing_columns, notes, read_table, sp
 from mibp_cert.doors import certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
-from mibp_cert.nets import (
-    Activation,
-    Conv2d,
-    Flatten,
-    LeakyReLU,
-    Network,
-    ReLU,
-    Sigmoid,
-    Softplus,
-    Tanh,
-    Training,
-    effective_batch_size,
-    steps_per_epoch,
-)
+from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
+from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.ask import Questions
-from mibp_cert.threats import (
-    All,
-    AnyCategory,
-    Budget,
-    Catalogued,
-    LabelFlips,
-    LInf,
-    Missing,
-    TargetNoise,
-    Threat,
-    nearest,
-    threat_from_json,
-)
+from mibp_cert.threats import All, AnyCategory, Budget, Catalogued, LabelFlips, LInf, Missing, TargetNoise
+from mibp_cert.threats.catalogue import nearest, threat_from_json
 
 Config = dict[str, dict[str, Any]]
 Settings = TypeVar("Settings")
@@ -218,11 +195,19 @@ def job_of(config: Config) -> Job:
     engines = tuple(name.strip() for name in config["run"]["engine"].split(","))
     for engine in engines:
         check_memory(network, data.train, threat, training.batch_size, engine)  # before any training
-    if config["select"]["rule"] == "best-validation" and not built_in:
-        config["select"]["least_accuracy"], note = _good_enough(config["select"], network, data, threat, training)
-        said += note
-    used = replace(training, batch_size=effective_batch_size(len(data.train), training.batch_size))
-    effective = {**config, "training": asdict(used), "threat": threat.to_json()}
+    select = config["select"]
+    if not built_in and select["rule"] == "best-validation" and select["least_accuracy"] <= 0:
+        # A model that is easy to certify may be one that has learnt nothing: epochs whose clean accuracy is too far below the
+        # best are left out, unless the user said how good is good enough.
+        found = clean_accuracies(network, data, threat, training)
+        per_epoch = len(found) // training.epochs
+        best = max(found[per_epoch - 1 :: per_epoch])
+        select["least_accuracy"] = max(0.0, best - CLOSE)
+        said.append(
+            f"Ordinary training is right for {100 * best:.1f} % of the validation rows at best; the epoch with the most "
+            f"certificates is chosen among those with at least {100 * select['least_accuracy']:.1f} % (least_accuracy)."
+        )
+    effective = {**config, "threat": threat.to_json()}
     return Job(effective, network, data, threat, training, engines, options, questions, tuple(said))
 
 
@@ -231,13 +216,17 @@ def _with_usual(config: Config, data: Split) -> Config:
     without hidden layer, cross-entropy, and as many epochs as validation rows find best."""
     own, classes = config["data"]["source"] not in NAMES, data.train.task is Task.CLASSES
     loss = ("cross-entropy" if own else "hinge") if classes else "squared-error"
+    images = not own and data.name == IMAGES
     usual: dict[str, dict[str, Any]] = {
-        "training": {"loss": loss, "learning_rate": 0.2 if own and classes else 0.1, "epochs": 20 if own else 10},
+        "training": {
+            "loss": loss,
+            "learning_rate": 0.2 if own and classes else 0.1,
+            "epochs": 20 if own else 10,
+            "batch_size": effective_batch_size(len(data.train), None),
+        },
         "select": {"rule": "best-validation" if own and classes else "last"},
-        "network": {"hidden": "none"} if own or data.name == IMAGES else {"hidden": "20"},
+        "network": {"hidden": "none" if own or images else "20", "conv": "8,4,4" if images else None},
     }
-    if data.name == IMAGES:
-        usual["network"]["conv"] = "8,4,4"
     filled = {
         section: {key: usual.get(section, {}).get(key) if value is None else value for key, value in values.items()}
         for section, values in config.items()
@@ -248,22 +237,6 @@ def _with_usual(config: Config, data: Split) -> Config:
     if not own and "kind" not in filled["threat"]:
         filled["threat"] = {"eps": 0.01, **filled["threat"]}
     return filled
-
-
-def _good_enough(
-    select: Mapping[str, Any], network: Network, data: Split, threat: Threat, training: Training
-) -> tuple[float, list[str]]:
-    """A model that is easy to certify may be one that has learnt nothing: epochs whose clean accuracy is too far below the best
-    are left out, unless the user said how good is good enough."""
-    if select["least_accuracy"] > 0:
-        return select["least_accuracy"], []
-    per_epoch = steps_per_epoch(len(data.train), effective_batch_size(len(data.train), training.batch_size))
-    best = max(clean_accuracies(network, data, threat, training)[per_epoch - 1 :: per_epoch])
-    least = max(0.0, best - CLOSE)
-    return least, [
-        f"Ordinary training is right for {100 * best:.1f} % of the validation rows at best; the epoch with the most certificates "
-        f"is chosen among those with at least {100 * least:.1f} % (least_accuracy)."
-    ]
 
 
 def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = EASY) -> Catalogued:
