@@ -17,19 +17,8 @@ from mibp_cert.doors import certify_training
 from mibp_cert.engines import Box, RelationalSettings, SolverSettings
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.nets import (
-    AvgPool2d,
-    Conv2d,
-    Flatten,
-    LeakyReLU,
-    Linear,
-    Network,
-    ReLU,
-    Sigmoid,
-    Softplus,
-    Tanh,
-    Training,
-)
+from mibp_cert.nets import Network, Training
+from mibp_cert.nets.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
 from mibp_cert.questions.collective import Flips, collective
 from mibp_cert.questions.properties import Verdict, fair, holds, monotone
 from mibp_cert.store import load_run, resume_run

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import column_or_1d
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
@@ -95,9 +95,7 @@ class _Certified(BaseEstimator):
                     f"The table is empty: found array with 0 sample(s) (shape={X.shape}), minimum 1 is required."
                 )
             return X.rename(columns=str)
-        values = validate_data(
-            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan" if self._knows_missing() else True
-        )
+        values = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
         return pd.DataFrame(values, columns=[str(j) for j in range(values.shape[1])])
 
     def _features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -134,7 +132,8 @@ class _Certified(BaseEstimator):
         check_consistent_length(frame, targets)
         self.recipe_ = Recipe.fit(frame, categorical=self.categorical, ranges=self.ranges, scaling=self.scaling)
         x, missing = self._features(frame)
-        whole, seed = self._dataset(x, targets, missing).named(frame.index), self._seed()
+        whole, state = self._dataset(x, targets, missing).named(frame.index), self.random_state
+        seed = int(state if isinstance(state, int | np.integer) else check_random_state(state).randint(2**31))
         data = self._with_validation(whole, seed) if self.select == "best-validation" else Split.of(whole)
         network, start = self._network(data)
         # The settings of the training are parameters here, under the same names.
@@ -184,12 +183,6 @@ class _Certified(BaseEstimator):
                 )
         if said:
             warnings.warn(said, ConvergenceWarning, stacklevel=3)
-
-    def _seed(self) -> int:
-        state = self.random_state
-        if isinstance(state, np.random.RandomState):
-            return int(state.randint(2**31))
-        return int(np.random.default_rng().integers(2**31)) if state is None else int(state)
 
     def _network(self, data: Split) -> tuple[Network, NDArray[np.float64] | None]:
         """The network, and what its training starts from where the user said so."""
@@ -257,19 +250,16 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
 
     def _label(self, known: list[Any]) -> Any:
         """The word for abstaining: −1, or one below the smallest class if −1 is one; "abstain" for text."""
-        if self.abstain_label is not None:
-            if self.abstain_label in known:
-                raise UserError(
-                    f"The label for abstaining, {self.abstain_label!r}, is one of the classes; choose another."
-                )
-            return self.abstain_label
-        if self.classes_.dtype.kind == "b":
-            return -1
-        if self.classes_.dtype.kind in "iuf":
-            return type(known[0])(-1 if -1 not in known else min(known) - 1)
-        if "abstain" in known:
-            raise UserError("'abstain' is one of the classes; name another label for abstaining with abstain_label=…")
-        return "abstain"
+        label, kind = self.abstain_label, self.classes_.dtype.kind
+        if label is None and kind == "b":
+            label = -1
+        elif label is None:
+            label = type(known[0])(-1 if -1 not in known else min(known) - 1) if kind in "iuf" else "abstain"
+        if label in known:
+            raise UserError(
+                f"The label for abstaining, {label!r}, is one of the classes; choose another with abstain_label=…"
+            )
+        return label
 
     def _names(self, classes: NDArray[np.intp]) -> NDArray[Any]:
         """Class numbers as the labels handed in, −1 as the label for abstaining."""
@@ -389,4 +379,4 @@ class CertifiedRegressor(RegressorMixin, _Certified):
         worst = np.maximum(high - targets, targets - low)
         spread = float((weight * (targets - np.average(targets, weights=weight)) ** 2).sum())
         lost = float((weight * worst**2).sum())
-        return 1.0 - lost / spread if spread > 0 else (1.0 if lost == 0 else 0.0)
+        return 1.0 - lost / spread if spread > 0 else float(lost == 0)
