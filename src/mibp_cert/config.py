@@ -168,15 +168,7 @@ class Job:
 
 def job_of(config: Config) -> Job:
     """Read the data and build everything that the configuration describes."""
-    section = config["data"]
-    if section["source"] is None:
-        raise UserError(f"Name a data set ({', '.join(NAMES)}) or a file: mibp-cert certify data.csv --target COLUMN.")
-    said: list[str] = []
-    built_in, seed = section["source"] in NAMES, config["training"]["seed"]
-    if built_in:
-        data = load(section["source"], seed, section["path"] and Path(section["path"]))
-    else:
-        data, said = _from_file(section, config["threat"], seed)
+    data, said = _data(config["data"], config["threat"], config["training"]["seed"])
     config = _with_usual(config, data)
     network = network_of(data, **config["network"])
     threat, test = threat_of(config["threat"], data.train), config["test_threat"]
@@ -195,8 +187,8 @@ def job_of(config: Config) -> Job:
     engines = tuple(name.strip() for name in config["run"]["engine"].split(","))
     for engine in engines:
         check_memory(network, data.train, threat, training.batch_size, engine)  # before any training
-    select = config["select"]
-    if not built_in and select["rule"] == "best-validation" and select["least_accuracy"] <= 0:
+    own, select = config["data"]["source"] not in NAMES, config["select"]
+    if own and select["rule"] == "best-validation" and select["least_accuracy"] <= 0:
         # A model that is easy to certify may be one that has learnt nothing: epochs whose clean accuracy is too far below the
         # best are left out, unless the user said how good is good enough.
         found = clean_accuracies(network, data, threat, training)
@@ -343,8 +335,13 @@ def _sizes(text: str | Sequence[int]) -> list[int]:
         raise UserError(f"--hidden takes sizes separated by commas, such as 20 or 5,5; got {text!r}.") from None
 
 
-def _from_file(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> tuple[Split, list[str]]:
-    """The user's own file, split; values that are missing must be doubted or gone."""
+def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> tuple[Split, list[str]]:
+    """A built-in data set, or the user's own file, split, and what there is to say about it; values that are missing must be
+    doubted or gone."""
+    if section["source"] is None:
+        raise UserError(f"Name a data set ({', '.join(NAMES)}) or a file: mibp-cert certify data.csv --target COLUMN.")
+    if section["source"] in NAMES:
+        return load(section["source"], seed, section["path"] and Path(section["path"])), []
     source = Path(section["source"])
     if not source.exists():
         raise UserError(
@@ -356,13 +353,9 @@ def _from_file(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int)
     frame = read_table(source, reading)
     test = None if section["test_file"] is None else read_table(section["test_file"], reading)
     doubted = () if "kind" in threat else threat.get("missing", ())
-    for name in doubted:
-        if name != "all" and name not in frame.columns:
-            raise UserError(
-                f"There is no column '{name}' in {source}; {nearest(name, [str(c) for c in frame.columns])}"
-            )
     open_ = {name: count for name, count in missing_columns(frame).items() if name not in doubted}
-    if open_ and "kind" not in threat and "all" not in doubted:
+    exist = set(doubted) <= set(frame.columns)  # a column that does not exist is refused by `threat_of`
+    if open_ and exist and "kind" not in threat and "all" not in doubted:
         listed = ", ".join(f"'{name}' ({count})" for name, count in open_.items())
         raise UserError(
             f"Values are missing in {listed}: say that they may be anything valid with --missing {next(iter(open_))} (or "

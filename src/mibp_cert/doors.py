@@ -61,16 +61,15 @@ def certify_training(
     >>> run.bounds.contains(run.theta)
     True
     """
-    threat, training, split = Nothing() if threat is None else threat, training or Training(), Split.of(data)
-    check_threat(threat)
-    if test_threat is not None:
-        check_threat(test_threat)
+    for given in (threat, test_threat):
+        check_threat(given)
+    training, split = training or Training(), Split.of(data)
     if split.test is not None and split.test.missing is not None:
         test_threat = with_missing(test_threat)  # a value that is missing may be any valid one
     request = Request(
         network,
         split,
-        threat,
+        Nothing() if threat is None else threat,
         training,
         engine,
         EngineSettings(solver or SolverSettings(), relational or RelationalSettings(), unroll),

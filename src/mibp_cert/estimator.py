@@ -123,8 +123,7 @@ class _Certified(BaseEstimator):
 
     def fit(self, X: Table, y: ArrayLike) -> Self:
         """Train on every dataset that the threat allows, at once."""
-        if self.threat is not None:
-            check_threat(self.threat)
+        check_threat(self.threat)
         frame = self._frame(X, reset=True)
         if y is None:
             raise UserError("The estimator requires y to be passed, but the target y is None.")

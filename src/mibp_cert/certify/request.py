@@ -207,8 +207,8 @@ class Request:
 
 
 def check_threat(threat: object) -> None:
-    """Raise `UserError` for what is no threat, such as a bare number."""
-    if not isinstance(threat, Threat):
+    """Raise `UserError` for what is no threat, such as a bare number; None stands for no threat at all."""
+    if threat is not None and not isinstance(threat, Threat):
         raise UserError(f"A threat says what may be wrong, such as LInf(0.01); got {threat!r}.")
 
 

@@ -181,7 +181,3 @@ def main() -> None:
         if isinstance(error, commands.Interrupted):
             sys.exit(INTERRUPTED)
         sys.exit(UNSOUND if isinstance(error, SoundnessError) else USER_MISTAKE)
-
-
-if __name__ == "__main__":
-    main()
