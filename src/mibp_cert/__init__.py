@@ -47,20 +47,18 @@ from mibp_cert.threats import (
     label_is,
     threat_from_json,
 )
+from mibp_cert.torch import from_torch, to_torch
 
 if TYPE_CHECKING:
     from mibp_cert.estimator import CertifiedClassifier, CertifiedRegressor
     from mibp_cert.report.html import html_report
     from mibp_cert.store.verify import AuditSettings, verify
-    from mibp_cert.torch import from_torch, to_torch
 
 _LATER = {
     "AuditSettings": "store.verify",
     "CertifiedClassifier": "estimator",
     "CertifiedRegressor": "estimator",
-    "from_torch": "torch",
     "html_report": "report.html",
-    "to_torch": "torch",
     "verify": "store.verify",
 }
 """Names whose modules are loaded when they are first used: scikit-learn and matplotlib take seconds to import."""

@@ -27,15 +27,16 @@ from mibp_cert.errors import UserError
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
 from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.ask import Questions
-from mibp_cert.threats import All, AnyCategory, Budget, Catalogued, LabelFlips, LInf, Missing, TargetNoise
-from mibp_cert.threats.catalogue import nearest, threat_from_json
+from mibp_cert.threats import Catalogued, nearest, threat_from_json
 
 Config = dict[str, dict[str, Any]]
 Settings = TypeVar("Settings")
 
 CLOSE = 0.05
 """How far below the best clean accuracy an epoch may be to be chosen."""
-EASY = ("eps", "rows", "flips", "target_eps", "missing", "any_category")
+SHORT = {"flips": ("label-flips", "at_most"), "target_eps": ("target-noise", "eps"), "missing": ("missing", "columns")}
+"""Short keys of the section `threat`, the kind that each stands for, and the entry there."""
+EASY = ("eps", "rows", "any_category", *SHORT)
 """Keys of the section `threat` that the command line knows; a `kind` says everything else."""
 FREE = ("threat", "test_threat")
 """Sections whose keys depend on the kind of threat."""
@@ -157,7 +158,8 @@ class Job:
     engines: tuple[str, ...]
     options: Mapping[str, Any]
     """What else every run and every study is told, as `certify_training` calls it."""
-    questions: Questions
+    questions: Questions | None
+    """None: nothing beyond the class is asked."""
     notes: tuple[str, ...]
 
     def run(self, engine: str, callbacks: Callbacks | None = None, **kept: Any) -> CertifiedRun:
@@ -182,8 +184,10 @@ def job_of(config: Config) -> Job:
         "prediction": config["run"]["prediction"],
         "test_threat": threat_of(test, data.train, ("eps",)) if test else None,
     }
-    questions = _typed(Questions, config["questions"])
-    questions.check(data, test_threat=bool(test))
+    every = _typed(Questions, config["questions"])
+    questions = None if every == Questions() else every
+    if questions is not None:
+        questions.check(data, test_threat=bool(test))
     engines = tuple(name.strip() for name in config["run"]["engine"].split(","))
     for engine in engines:
         check_memory(network, data.train, threat, training.batch_size, engine)  # before any training
@@ -232,8 +236,8 @@ def _with_usual(config: Config, data: Split) -> Config:
 
 
 def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = EASY) -> Catalogued:
-    """What a section says: its `kind`, or all at once, noise of cells and wrong categories (in all rows or in a few), wrong
-    labels, noise of the targets, and values that are missing.
+    """What a section says: its `kind`, or short keys that stand for several kinds at once: noise of cells and wrong categories
+    (in all rows or in a few), wrong labels, noise of the targets, and values that are missing.
 
     `eps`: one number for every numeric column, or one for each, in its units or in per cent of the value.
 
@@ -252,27 +256,26 @@ def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = 
             "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, or [threat] in a configuration."
         )
     parts = _noise(said["eps"]) if "eps" in said else []
-    parts += [AnyCategory(list(said["any_category"]))] if "any_category" in said else []
+    if "any_category" in said:
+        parts.append({"kind": "any-category", "columns": list(said["any_category"])})
     if "rows" in said:
         if not parts:
             raise UserError("--rows limits how many rows are off: say by how much with --eps, or name --any-category.")
-        parts = [Budget(All.of(parts), rows=said["rows"])]
-    parts += [LabelFlips(said["flips"])] if said.get("flips") else []
-    parts += [TargetNoise(said["target_eps"])] if said.get("target_eps") else []
-    asked = _with_gaps(said.get("missing", ()), train)
-    parts += [Missing(asked)] if asked else []
+        parts = [{"kind": "budget", "threat": {"kind": "all", "threats": parts}, "rows": said["rows"]}]
+    found = {**said, "missing": _with_gaps(said.get("missing", ()), train)}
+    parts += [{"kind": kind, entry: found[key]} for key, (kind, entry) in SHORT.items() if found.get(key)]
     if "missing" in said and not parts:
         raise UserError("No training row has a missing value in the columns named; say what else may be wrong.")
-    return All.of(parts)
+    return threat_from_json({"kind": "all", "threats": parts})
 
 
-def _noise(eps: str | float | Mapping[str, Any]) -> list[Catalogued]:
+def _noise(eps: str | float | Mapping[str, Any]) -> list[dict[str, Any]]:
     """`0.1`, `5%`, or `age=1,income=5%`."""
     if not isinstance(eps, str):
-        return [LInf(dict(eps) if isinstance(eps, Mapping) else eps)]
+        return [{"kind": "linf", "eps": eps}]
     if "=" not in eps:
         amount, share = _amount(eps)
-        return [LInf(amount, relative=share)]
+        return [{"kind": "linf", "eps": amount, "relative": share}]
     amounts: dict[bool, dict[str, float]] = {False: {}, True: {}}
     for part in eps.split(","):
         name, sign, value = part.rpartition("=")
@@ -280,7 +283,7 @@ def _noise(eps: str | float | Mapping[str, Any]) -> list[Catalogued]:
             raise UserError(f"--eps takes a number, or columns with numbers such as age=1,income=5%; got {eps!r}.")
         amount, share = _amount(value)
         amounts[share][name.strip()] = amount
-    return [LInf(found, relative=share) for share, found in amounts.items() if found]
+    return [{"kind": "linf", "eps": found, "relative": share} for share, found in amounts.items() if found]
 
 
 def _amount(text: str) -> tuple[float, bool]:

@@ -1,6 +1,6 @@
 """PyTorch at the edge: start from a user's module and its weights, and hand the clean model back.
 
-Nothing here is imported by the rest of the package, and PyTorch itself only when a function is called.
+Nothing else in the package uses this, and PyTorch itself is imported only when a function is called.
 """
 
 from __future__ import annotations

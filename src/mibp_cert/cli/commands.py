@@ -16,10 +16,9 @@ from mibp_cert.certify import CertifiedRun
 from mibp_cert.config import Config, Job, job_of, plain_config, threat_of
 from mibp_cert.engines import COMPARED, DEFAULT, engine_named
 from mibp_cert.errors import MibpCertError, UserError
-from mibp_cert.questions.ask import describe
+from mibp_cert.questions.ask import Questions, describe
 from mibp_cert.report.terminal import epochs_table, progress_bars, show_training, side_by_side, summary
 from mibp_cert.store import load_run, resume_run
-from mibp_cert.store.archive import write_safely
 
 
 def _file(help_: str, *names: str) -> Any:
@@ -58,7 +57,7 @@ def certify(
         if folder is not None:
             write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
-        show(console, run, job.questions.ask(run), job.config, *files[name])
+        show(console, run, job.config, files[name], job.questions)
         console.print()
     if len(runs) > 1:
         console.print(side_by_side(runs), soft_wrap=False)
@@ -77,7 +76,7 @@ def resume(run_dir: RunDir, report: Report = None, json_path: JsonPath = None, q
     """Go on with an interrupted run where it stopped; the bounds come out the same to the last bit."""
     with interruptible(folder=run_dir), progress_bars(quiet) as progress:
         run = resume_run(run_dir, callbacks=show_training(progress, "resumed"))
-    show(new_console(quiet), run, {}, stored_config(run_dir), json_path, report)
+    show(new_console(quiet), run, stored_config(run_dir), (json_path, report))
 
 
 def report(
@@ -279,7 +278,14 @@ def check_writable(*paths: Path | None) -> None:
 def write_json(path: Path | None, plain: Any) -> None:
     """Write plain values, if there is a place for them."""
     if path is not None:
-        write_safely(path, (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
+        _write(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a file into place as a whole: readers see the old one or the new one."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
 
 
 def stored_config(folder: Path) -> Any:
@@ -289,13 +295,16 @@ def stored_config(folder: Path) -> Any:
 
 
 def show(
-    console: Console, run: CertifiedRun, answers: dict[str, Any], config: Any, json_path: Path | None, page: Path | None
+    console: Console, run: CertifiedRun, config: Any, files: Sequence[Path | None], questions: Questions | None = None
 ) -> None:
-    """Print what came out, and write the result and the report where they are wanted."""
+    """Print what came out, and write the result and the report into these two files where they are wanted."""
+    json_path, page = files
     console.print(epochs_table(run), soft_wrap=False)
     console.print(summary(run))
-    if answers:
-        console.print("\n".join(describe(answers)), highlight=False)
+    answers = {} if questions is None else questions.ask(run)
+    sentences = describe(answers) if answers else []
+    for sentence in sentences:
+        console.print(sentence, highlight=False)
     if json_path is not None:
         plain = run.to_json() | ({"postconditions": answers} if answers else {})
         try:
@@ -304,7 +313,7 @@ def show(
             raise UserError(f"The result could not be written to {json_path}: {error.strerror}.") from None
         console.print(f"Written to {json_path}")
     if page is not None:
-        write_report(console, page, run, config, describe(answers))
+        write_report(console, page, run, config, sentences)
 
 
 def write_report(
@@ -319,5 +328,5 @@ def write_report(
         with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
     text = html_report(run, words=run.threat.words(), blame=blame, answers=answers, configuration=config)
-    write_safely(path, text.encode())
+    _write(path, text)
     console.print(f"Report written to {path}")
