@@ -93,11 +93,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """A TOML file as sections."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
         raise UserError(f"{path} is not valid TOML: {error}.") from None
 
 

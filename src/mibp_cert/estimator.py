@@ -35,6 +35,8 @@ from mibp_cert.studies.blame import Blame, blame
 from mibp_cert.threats import Threat
 
 Table = pd.DataFrame | ArrayLike
+Labels = ArrayLike | None
+"""True labels or targets, where they are known."""
 PASSED_ON = ("solver", "relational", "unroll", "prediction", "select", "run_dir", "resume")
 """Parameters that `certify_training` takes under the same names."""
 
@@ -268,7 +270,6 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
             warnings.warn(
                 f"−1 is a class: {str(self.abstain_label_).replace('-', '−')} stands for abstaining (abstain_label_); choose "
                 "another value with abstain_label=…, or read the table of certify().",
-                UserWarning,
                 stacklevel=3,
             )
         out = np.array(self.classes_[classes], dtype=object)
@@ -286,13 +287,7 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
         return self._names(nominal_classes(self.run_.network, self.run_.theta, inputs.x))
 
     def certify(
-        self,
-        X: Table,
-        y: ArrayLike | None = None,
-        *,
-        threat: Threat | None = None,
-        margin: float = 0.0,
-        attack: bool = True,
+        self, X: Table, y: Labels = None, *, threat: Threat | None = None, margin: float = 0.0, attack: bool = True
     ) -> pd.DataFrame:
         """A table with one line per row, index kept: class (or the word "abstain"), certified, margin bounds, attacked class,
         reason for abstaining; with `y`, also the true label and whether a certified class is correct."""
@@ -344,8 +339,7 @@ class CertifiedRegressor(RegressorMixin, _Certified):
     def predict(self, X: Table) -> NDArray[np.float64]:
         """The output of the model trained on the data as handed in; `predict_interval` is what is proven."""
         inputs, _ = self._inputs(X)
-        run = self.run_
-        return run.train.in_units(nominal_outputs(run.network, run.theta, inputs.x))[:, 0]
+        return self.run_.train.in_units(nominal_outputs(self.run_.network, self.run_.theta, inputs.x))[:, 0]
 
     def predict_nominal(self, X: Table) -> NDArray[np.float64]:
         """The same as `predict`."""
@@ -355,9 +349,7 @@ class CertifiedRegressor(RegressorMixin, _Certified):
         """Proven ranges of the outputs (rows × 2), infinite where nothing is known."""
         return super().predict_interval(X, threat=threat)[:, 0]
 
-    def certify(
-        self, X: Table, y: ArrayLike | None = None, *, threat: Threat | None = None, attack: bool = True
-    ) -> pd.DataFrame:
+    def certify(self, X: Table, y: Labels = None, *, threat: Threat | None = None, attack: bool = True) -> pd.DataFrame:
         """A table with one line per row, index kept: nominal output, its proven range, what attacks reach; with `y`, also the
         target and the largest error that is possible."""
         inputs, index = self._inputs(X, threat)

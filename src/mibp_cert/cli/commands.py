@@ -51,8 +51,7 @@ def certify(
         console.print(note, highlight=False)
     for name in job.engines:
         folder = _beside(run_dir, name, job)
-        nothing = f"nothing was written for the engine '{name}'."
-        with interruptible(nothing, folder), progress_bars(quiet) as progress:
+        with interruptible(f"nothing was written for the engine '{name}'.", folder), progress_bars(quiet) as progress:
             run = job.run(name, show_training(progress, name), run_dir=folder, resume=resume)
         if folder is not None:
             write_json(folder / "config.json", plain_config(job.config))
@@ -109,10 +108,9 @@ def verify(
         word, style = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("not checked", "yellow")}[item.holds]
         console.print(f"[{style}]{word:>11}[/]  {item.name}: ", end="")
         console.print(item.words, soft_wrap=True, highlight=False, markup=False)
-    if any(item.holds is False for item in found):
-        raise Exit(1)
-    if any(item.holds is None for item in found):
-        raise Exit(4)
+    for code, outcome in ((1, False), (4, None)):
+        if any(item.holds is outcome for item in found):
+            raise Exit(code)
 
 
 def tolerance(
@@ -284,8 +282,11 @@ def write_json(path: Path | None, plain: Any) -> None:
 def _write(path: Path, text: str) -> None:
     """Put a file into place as a whole: readers see the old one or the new one."""
     draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise UserError(f"The result could not be written to {path}: {error.strerror}.") from None
 
 
 def stored_config(folder: Path) -> Any:
@@ -307,10 +308,7 @@ def show(
         console.print(sentence, highlight=False)
     if json_path is not None:
         plain = run.to_json() | ({"postconditions": answers} if answers else {})
-        try:
-            write_json(json_path, plain | ({} if config is None else {"configuration": plain_config(config)}))
-        except OSError as error:
-            raise UserError(f"The result could not be written to {json_path}: {error.strerror}.") from None
+        write_json(json_path, plain | ({} if config is None else {"configuration": plain_config(config)}))
         console.print(f"Written to {json_path}")
     if page is not None:
         write_report(console, page, run, config, sentences)
