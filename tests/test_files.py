@@ -112,6 +112,13 @@ def test_a_model_that_has_learnt_nothing_is_not_chosen(tmp_path: Path) -> None:
     assert job_of(given).config["select"]["least_accuracy"] == 0.3
 
 
+def test_a_file_called_like_the_images_holds_no_images(tmp_path: Path) -> None:
+    path = survey(tmp_path / "digits.csv")
+    job = job_of(merged({"data": {"source": str(path), "target": "diagnosis"}, "threat": {"missing": ["all"]}}))
+    assert job.network.features == job.data.train.features
+    assert job.config["network"]["conv"] is None
+
+
 def test_amounts_are_compared_with_everything_else_kept(tmp_path: Path) -> None:
     path = survey(tmp_path / "data.csv")
     arguments = ["--target", "diagnosis", "--missing", "mental_health", "--eps-values", "0.1,age=1", "--epochs", "2"]
