@@ -10,7 +10,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from mibp_cert.cli.flags import FLAGS
+from mibp_cert.cli import FLAGS
 from mibp_cert.config import defaults
 
 PAGE = Path(__file__).parent / "cli.md"

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from breadth import NETWORKS, problem
 from mibp_cert.certify.predict import nominal_outputs
-from mibp_cert.cli import app
-from mibp_cert.cli.flags import FLAGS
+from mibp_cert.cli import FLAGS, app
 from mibp_cert.engines import ENGINES, PREDICTIONS, Box, EngineSettings, Inputs, MibpEngine, SolverSettings, Wanted
 from mibp_cert.engines.base import Engine, ParameterSet
 from mibp_cert.graph.functions import SMOOTH

@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 import mibp_cert as mc
 from mibp_cert import cli
 from mibp_cert.certify.request import check_memory, estimate_memory
-from mibp_cert.config import defaults, job_of, merged, plain_config, read_config
+from mibp_cert.config import defaults, job_of, merged, plain_config, read_config, threat_of
 from mibp_cert.data.table import Reading, read_table, split_table
 from mibp_cert.errors import UserError
-from mibp_cert.options import threat_of
 
 
 def survey(path: Path, rows: int = 80, seed: int = 0) -> Path:
@@ -111,6 +110,13 @@ def test_a_model_that_has_learnt_nothing_is_not_chosen(tmp_path: Path) -> None:
     assert any("right for" in note for note in job.notes)
     given = merged({**job.config, "threat": {"missing": ["all"], "eps": "8%"}, "select": {"least_accuracy": 0.3}})
     assert job_of(given).config["select"]["least_accuracy"] == 0.3
+
+
+def test_a_file_called_like_the_images_holds_no_images(tmp_path: Path) -> None:
+    path = survey(tmp_path / "digits.csv")
+    job = job_of(merged({"data": {"source": str(path), "target": "diagnosis"}, "threat": {"missing": ["all"]}}))
+    assert job.network.features == job.data.train.features
+    assert job.config["network"]["conv"] is None
 
 
 def test_amounts_are_compared_with_everything_else_kept(tmp_path: Path) -> None:
@@ -363,7 +369,7 @@ def test_the_effective_configuration_is_plain_json() -> None:
     ],
 )
 def test_amounts_on_the_command_line(eps: str, expected: dict[str, Any]) -> None:
-    assert threat_of(eps).to_json() == expected
+    assert threat_of({"eps": eps}, mc.two_moons(0).train).to_json() == expected
 
 
 def test_help_names_every_flag(monkeypatch: pytest.MonkeyPatch) -> None:

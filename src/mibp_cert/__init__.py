@@ -17,19 +17,8 @@ from mibp_cert.doors import certify_training
 from mibp_cert.engines import Box, RelationalSettings, SolverSettings
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.nets import (
-    AvgPool2d,
-    Conv2d,
-    Flatten,
-    LeakyReLU,
-    Linear,
-    Network,
-    ReLU,
-    Sigmoid,
-    Softplus,
-    Tanh,
-    Training,
-)
+from mibp_cert.nets import Network, Training
+from mibp_cert.nets.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
 from mibp_cert.questions.collective import Flips, collective
 from mibp_cert.questions.properties import Verdict, fair, holds, monotone
 from mibp_cert.store import load_run, resume_run
@@ -58,20 +47,18 @@ from mibp_cert.threats import (
     label_is,
     threat_from_json,
 )
+from mibp_cert.torch import from_torch, to_torch
 
 if TYPE_CHECKING:
     from mibp_cert.estimator import CertifiedClassifier, CertifiedRegressor
     from mibp_cert.report.html import html_report
     from mibp_cert.store.verify import AuditSettings, verify
-    from mibp_cert.torch import from_torch, to_torch
 
 _LATER = {
     "AuditSettings": "store.verify",
     "CertifiedClassifier": "estimator",
     "CertifiedRegressor": "estimator",
-    "from_torch": "torch",
     "html_report": "report.html",
-    "to_torch": "torch",
     "verify": "store.verify",
 }
 """Names whose modules are loaded when they are first used: scikit-learn and matplotlib take seconds to import."""

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from mibp_cert.certify.attack import AttackSettings
 from mibp_cert.certify.loop import Callbacks, certify
-from mibp_cert.certify.request import Request, Selection
+from mibp_cert.certify.request import Request, Selection, check_threat, with_missing
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
-from mibp_cert.engines import EngineSettings, RelationalSettings, SolverSettings
+from mibp_cert.engines import EngineSettings, RelationalSettings, SolverSettings, engine_named
 from mibp_cert.engines.rounding import Array
 from mibp_cert.nets import Network, Training
 from mibp_cert.store import run_in
-from mibp_cert.threats import Threat
+from mibp_cert.threats import Nothing, Threat
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A network and the parameters that its training starts from, such as those of a user's PyTorch module."""
+
+    network: Network
+    theta: Array
 
 
 def certify_training(
@@ -50,17 +61,23 @@ def certify_training(
     >>> run.bounds.contains(run.theta)
     True
     """
-    request = Request.of(
+    for given in (threat, test_threat):
+        check_threat(given)
+    training, split = training or Training(), Split.of(data)
+    if split.test is not None and split.test.missing is not None:
+        test_threat = with_missing(test_threat)  # a value that is missing may be any valid one
+    request = Request(
         network,
-        data,
-        threat,
+        split,
+        Nothing() if threat is None else threat,
         training,
         engine,
-        settings=EngineSettings(solver or SolverSettings(), relational or RelationalSettings(), unroll),
-        prediction=prediction,
-        select=select,
-        test_threat=test_threat,
-        attack=(attack_settings or AttackSettings()) if attacked else None,
-        theta0=theta0,
+        EngineSettings(solver or SolverSettings(), relational or RelationalSettings(), unroll),
+        prediction or engine_named(engine).prediction,
+        Selection(select) if isinstance(select, str) else select,
+        network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64),
+        test_threat,
+        (attack_settings or AttackSettings()) if attacked else None,
     )
+    request.check()
     return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)

@@ -16,26 +16,28 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import column_or_1d
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
-from mibp_cert.certify import AttackSettings, Selection
+from mibp_cert.certify import AttackSettings
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
-from mibp_cert.certify.request import check_threat
+from mibp_cert.certify.request import check_threat, with_missing
 from mibp_cert.certify.tables import attack_rows, class_table, range_table
+from mibp_cert.config import network_of
 from mibp_cert.data import Dataset, Recipe, Split
-from mibp_cert.doors import certify_training
+from mibp_cert.doors import Start, certify_training
 from mibp_cert.engines import Inputs, ParameterSet, RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network, Training
-from mibp_cert.options import Start, activation_named
 from mibp_cert.report.terminal import progress_bars, show_training
 from mibp_cert.studies.blame import Blame, blame
-from mibp_cert.threats import Catalogued, Missing, Threat
+from mibp_cert.threats import Threat
 
 Table = pd.DataFrame | ArrayLike
-PASSED_ON = ("solver", "relational", "unroll", "prediction", "run_dir", "resume")
+Labels = ArrayLike | None
+"""True labels or targets, where they are known."""
+PASSED_ON = ("solver", "relational", "unroll", "prediction", "select", "run_dir", "resume")
 """Parameters that `certify_training` takes under the same names."""
 
 
@@ -88,8 +90,6 @@ class _Certified(BaseEstimator):
 
     def _frame(self, X: Table, *, reset: bool) -> pd.DataFrame:
         """The rows as a table with text as column names; arrays must be numbers."""
-        if self.threat is not None:
-            check_threat(self.threat)
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, reset=reset, skip_check_array=True)
             if not len(X):
@@ -97,9 +97,7 @@ class _Certified(BaseEstimator):
                     f"The table is empty: found array with 0 sample(s) (shape={X.shape}), minimum 1 is required."
                 )
             return X.rename(columns=str)
-        values = validate_data(
-            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan" if self._knows_missing() else True
-        )
+        values = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
         return pd.DataFrame(values, columns=[str(j) for j in range(values.shape[1])])
 
     def _features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -117,44 +115,38 @@ class _Certified(BaseEstimator):
         check_is_fitted(self)
         frame = self._frame(X, reset=False)
         x, missing = self._features(frame)
-        if missing.any():
-            if threat is not None and not isinstance(threat, Catalogued):
-                raise UserError("Rules cannot be combined with missing values in the inputs; fill them in.")
-            threat = Missing() if threat is None else threat if threat.knows_missing() else threat & Missing()
-        return self.run_.bind_inputs(x, threat, missing=missing), frame.index
+        return self.run_.bind_inputs(x, with_missing(threat) if missing.any() else threat, missing=missing), frame.index
 
     # Training ---------------------------------------------------------------------------------------------------------
 
-    def _targets(self, y: NDArray[Any], frame: pd.DataFrame) -> NDArray[Any]:
-        """What is to be learnt, checked: one value for every row of the table."""
-        raise NotImplementedError
-
     def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
+        """The training data, with targets that are checked first."""
         raise NotImplementedError
 
     def fit(self, X: Table, y: ArrayLike) -> Self:
         """Train on every dataset that the threat allows, at once."""
+        check_threat(self.threat)
         frame = self._frame(X, reset=True)
         if y is None:
             raise UserError("The estimator requires y to be passed, but the target y is None.")
-        targets = self._targets(column_or_1d(y, warn=True), frame)
+        targets = column_or_1d(y, warn=True)
+        check_consistent_length(frame, targets)
         self.recipe_ = Recipe.fit(frame, categorical=self.categorical, ranges=self.ranges, scaling=self.scaling)
         x, missing = self._features(frame)
-        seed = self._seed()
-        whole = self._dataset(x, targets, missing).named(frame.index)
-        data = self._with_validation(whole, seed) if self.select == "best-validation" else whole
-        network, start = self._network(whole)
+        whole, state = self._dataset(x, targets, missing).named(frame.index), self.random_state
+        seed = int(state if isinstance(state, int | np.integer) else check_random_state(state).randint(2**31))
+        data = self._with_validation(whole, seed) if self.select == "best-validation" else Split.of(whole)
+        network, start = self._network(data)
         # The settings of the training are parameters here, under the same names.
         given = {setting.name: getattr(self, setting.name) for setting in fields(Training) if setting.name != "seed"}
         if self.batch_size is not None:
-            given["batch_size"] = min(self.batch_size, len(data.train if isinstance(data, Split) else data))
+            given["batch_size"] = min(self.batch_size, len(data.train))
         if not isinstance(self.schedule, str):
             given["schedule"] = tuple(self.schedule)
-        training, options = Training(seed=seed, **given), {name: getattr(self, name) for name in PASSED_ON}
-        options |= {"select": Selection(self.select), "theta0": start, "attacked": False}
+        options = {name: getattr(self, name) for name in PASSED_ON} | {"theta0": start, "attacked": False}
+        asked = (network, data, self.threat, Training(seed=seed, **given), self.engine)
         with progress_bars(quiet=not self.verbose, transient=False) as progress:
-            hear = show_training(progress, self.engine)
-            self.run_ = certify_training(network, data, self.threat, training, self.engine, callbacks=hear, **options)
+            self.run_ = certify_training(*asked, callbacks=show_training(progress, self.engine), **options)
         self._warn_if_useless(whole)
         return self
 
@@ -193,13 +185,7 @@ class _Certified(BaseEstimator):
         if said:
             warnings.warn(said, ConvergenceWarning, stacklevel=3)
 
-    def _seed(self) -> int:
-        state = self.random_state
-        if isinstance(state, np.random.RandomState):
-            return int(state.randint(2**31))
-        return int(np.random.default_rng().integers(2**31)) if state is None else int(state)
-
-    def _network(self, whole: Dataset) -> tuple[Network, NDArray[np.float64] | None]:
+    def _network(self, data: Split) -> tuple[Network, NDArray[np.float64] | None]:
         """The network, and what its training starts from where the user said so."""
         match self.network:
             case Start():
@@ -207,10 +193,9 @@ class _Certified(BaseEstimator):
             case Network():
                 return self.network, None
             case None:
-                between = activation_named(self.activation)
                 hidden = (self.hidden,) if isinstance(self.hidden, int) else self.hidden
-                sizes = [whole.features, *(int(size) for size in hidden), self.logits or whole.one_hot.shape[1]]
-                return Network.mlp(sizes, activation=between), None
+                logits = self.logits or data.train.one_hot.shape[1]
+                return network_of(data, hidden, self.activation, None, logits), None
         raise UserError(f"network is a Network or from_torch(module), got {type(self.network).__name__}.")
 
     # What was found ---------------------------------------------------------------------------------------------------
@@ -252,37 +237,30 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
     ['no', 'abstain', 'yes']
     """
 
-    def _targets(self, y: NDArray[Any], frame: pd.DataFrame) -> NDArray[Any]:
+    def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
         if y.dtype.kind == "O" and pd.isna(y).any():
             raise UserError(f"y has {int(pd.isna(y).sum())} missing value(s); leave those rows out.")
         if y.dtype.kind == "f":
             check_array(y, ensure_2d=False, input_name="y")
         check_classification_targets(y)
-        check_consistent_length(frame, y)
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
             raise UserError(f"Training needs at least two classes; y has 1 class, {self.classes_[0]!r}.")
         self.abstain_label_ = self._label(self.classes_.tolist())
-        return y
-
-    def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
         return Dataset.of(x, y, tuple(self.classes_.tolist()), self.recipe_.columns, missing)
 
     def _label(self, known: list[Any]) -> Any:
         """The word for abstaining: −1, or one below the smallest class if −1 is one; "abstain" for text."""
-        if self.abstain_label is not None:
-            if self.abstain_label in known:
-                raise UserError(
-                    f"The label for abstaining, {self.abstain_label!r}, is one of the classes; choose another."
-                )
-            return self.abstain_label
-        if self.classes_.dtype.kind == "b":
-            return -1
-        if self.classes_.dtype.kind in "iuf":
-            return type(known[0])(-1 if -1 not in known else min(known) - 1)
-        if "abstain" in known:
-            raise UserError("'abstain' is one of the classes; name another label for abstaining with abstain_label=…")
-        return "abstain"
+        label, kind = self.abstain_label, self.classes_.dtype.kind
+        if label is None and kind == "b":
+            label = -1
+        elif label is None:
+            label = type(known[0])(-1 if -1 not in known else min(known) - 1) if kind in "iuf" else "abstain"
+        if label in known:
+            raise UserError(
+                f"The label for abstaining, {label!r}, is one of the classes; choose another with abstain_label=…"
+            )
+        return label
 
     def _names(self, classes: NDArray[np.intp]) -> NDArray[Any]:
         """Class numbers as the labels handed in, −1 as the label for abstaining."""
@@ -292,7 +270,6 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
             warnings.warn(
                 f"−1 is a class: {str(self.abstain_label_).replace('-', '−')} stands for abstaining (abstain_label_); choose "
                 "another value with abstain_label=…, or read the table of certify().",
-                UserWarning,
                 stacklevel=3,
             )
         out = np.array(self.classes_[classes], dtype=object)
@@ -310,13 +287,7 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
         return self._names(nominal_classes(self.run_.network, self.run_.theta, inputs.x))
 
     def certify(
-        self,
-        X: Table,
-        y: ArrayLike | None = None,
-        *,
-        threat: Threat | None = None,
-        margin: float = 0.0,
-        attack: bool = True,
+        self, X: Table, y: Labels = None, *, threat: Threat | None = None, margin: float = 0.0, attack: bool = True
     ) -> pd.DataFrame:
         """A table with one line per row, index kept: class (or the word "abstain"), certified, margin bounds, attacked class,
         reason for abstaining; with `y`, also the true label and whether a certified class is correct."""
@@ -360,20 +331,15 @@ class CertifiedRegressor(RegressorMixin, _Certified):
     validation_fraction: float = field(default=0.2, init=False)
     abstain_label: Any = field(default=None, init=False)
 
-    def _targets(self, y: NDArray[Any], frame: pd.DataFrame) -> NDArray[Any]:
-        targets: NDArray[Any] = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        check_consistent_length(frame, targets)
-        return targets
-
     def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
-        plain = Dataset.regression(x, y, self.recipe_.columns, missing)
+        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        plain = Dataset.regression(x, targets, self.recipe_.columns, missing)
         return plain.with_target(plain.target_column())
 
     def predict(self, X: Table) -> NDArray[np.float64]:
         """The output of the model trained on the data as handed in; `predict_interval` is what is proven."""
         inputs, _ = self._inputs(X)
-        run = self.run_
-        return run.train.in_units(nominal_outputs(run.network, run.theta, inputs.x))[:, 0]
+        return self.run_.train.in_units(nominal_outputs(self.run_.network, self.run_.theta, inputs.x))[:, 0]
 
     def predict_nominal(self, X: Table) -> NDArray[np.float64]:
         """The same as `predict`."""
@@ -383,9 +349,7 @@ class CertifiedRegressor(RegressorMixin, _Certified):
         """Proven ranges of the outputs (rows × 2), infinite where nothing is known."""
         return super().predict_interval(X, threat=threat)[:, 0]
 
-    def certify(
-        self, X: Table, y: ArrayLike | None = None, *, threat: Threat | None = None, attack: bool = True
-    ) -> pd.DataFrame:
+    def certify(self, X: Table, y: Labels = None, *, threat: Threat | None = None, attack: bool = True) -> pd.DataFrame:
         """A table with one line per row, index kept: nominal output, its proven range, what attacks reach; with `y`, also the
         target and the largest error that is possible."""
         inputs, index = self._inputs(X, threat)
@@ -406,4 +370,4 @@ class CertifiedRegressor(RegressorMixin, _Certified):
         worst = np.maximum(high - targets, targets - low)
         spread = float((weight * (targets - np.average(targets, weights=weight)) ** 2).sum())
         lost = float((weight * worst**2).sum())
-        return 1.0 - lost / spread if spread > 0 else (1.0 if lost == 0 else 0.0)
+        return 1.0 - lost / spread if spread > 0 else float(lost == 0)

@@ -1,6 +1,6 @@
 """PyTorch at the edge: start from a user's module and its weights, and hand the clean model back.
 
-Nothing here is imported by the rest of the package, and PyTorch itself only when a function is called.
+Nothing else in the package uses this, and PyTorch itself is imported only when a function is called.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.certify import CertifiedRun
+from mibp_cert.doors import Start
 from mibp_cert.errors import UserError
 from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, Layer, LeakyReLU, Linear, Network, ReLU, Sigmoid, Softplus, Tanh
-from mibp_cert.options import Start
 
 Shape = tuple[int, int, int]
 COUNTERPARTS: dict[Any, tuple[str, ...]] = {
@@ -52,24 +52,29 @@ def from_torch(module: Any, shape: Shape | None = None) -> Start:
     nn = _torch().nn
     if type(module) is not nn.Sequential:
         raise UserError(f"from_torch takes an nn.Sequential, got {type(module).__name__}; put the layers into one.")
-    parts = _flat(module, nn)
-    _check_plain(parts)
     layers: list[Layer] = []
     tensors: list[NDArray[np.float64]] = []
-    for place, part in enumerate(parts):
-        if type(part) is nn.Identity:
-            continue
+    seen: set[int] = set()
+    for place, part in enumerate(_flat(module, nn)):
         try:
-            layers.append(_layer(part, nn))
+            _check_plain(part, seen)
+            layers += [] if type(part) is nn.Identity else [_layer(part, nn)]
         except _Refused as why:
-            known = ", ".join(kind.__name__ for kind in COUNTERPARTS)
-            raise UserError(f"Module {place}, {_said(part)}, {why}; supported are {known}.") from None
+            said, known = " ".join(str(part).split()), ", ".join(kind.__name__ for kind in COUNTERPARTS)
+            raise UserError(
+                f"Module {place}, {said}, {why}; hand in plain layers that PyTorch trains as they stand, of the kinds {known}."
+            ) from None
+        seen |= {id(part), *(tensor.data_ptr() for tensor in part.parameters())}
         # PyTorch and this package keep weight and bias in the same order and shape.
         tensors += [p.detach().cpu().double().numpy().ravel() for p in part.parameters()]
-    if not any(layer.parameter_shapes() for layer in layers):
+    if not tensors:
         raise UserError("The module has no layer with parameters: there is nothing to train.")
-    network = Network(tuple(layers), _input_shape(layers, shape))
-    return Start(network, np.concatenate(tensors))
+    takes = layers[0].inputs if isinstance(layers[0], Linear) else shape
+    if takes is None:
+        raise UserError(
+            "The module takes images: name the shape of one, from_torch(module, (channels, height, width))."
+        )
+    return Start(Network(tuple(layers), takes), np.concatenate(tensors))
 
 
 def to_torch(run: CertifiedRun) -> Any:
@@ -108,45 +113,27 @@ def _own_ways(module: Any) -> str:
     return "has a forward of its own" if "forward" in vars(module) else ""
 
 
-def _check_plain(parts: list[Any]) -> None:
-    """Refuse modules whose parameters are not trained as those of independent, plain layers."""
-    seen: set[int] = set()
-    for place, part in enumerate(parts):
-        why = _otherwise(part, seen)
-        if why:
-            raise UserError(
-                f"Module {place}, {_said(part)}, {why}, so that PyTorch would train it otherwise: hand in plain layers."
-            )
-        seen |= {id(part), *(tensor.data_ptr() for tensor in part.parameters())}
+class _Refused(Exception):
+    """Why a module cannot be taken."""
 
 
-def _otherwise(part: Any, seen: set[int]) -> str:
-    """What is trained otherwise; empty if nothing is. `seen`: where earlier modules and their tensors are in memory."""
-    parameters = dict(part.named_parameters())
+def _check_plain(part: Any, seen: set[int]) -> None:
+    """Refuse a module whose parameters are not trained as those of an independent, plain layer; `seen`: where earlier modules and
+    their tensors are in memory."""
+    parameters, own = dict(part.named_parameters()), _own_ways(part)
     if hasattr(part, "parametrizations") or any(name.endswith("_orig") for name in parameters):
-        return "has a parametrisation (such as spectral_norm or pruning)"
+        raise _Refused("has a parametrisation (such as spectral_norm or pruning)")
     if parameters and id(part) in seen:
-        return "is used twice"
-    own = _own_ways(part)
+        raise _Refused("is used twice")
     if own:
-        return own
+        raise _Refused(own)
     for name, tensor in parameters.items():
         if not tensor.requires_grad:
-            return "is frozen (requires_grad=False)"
+            raise _Refused("is frozen (requires_grad=False)")
         if getattr(tensor, "_backward_hooks", None):
-            return "has hooks on its gradients"
+            raise _Refused("has hooks on its gradients")
         if tensor.data_ptr() in seen:
-            return f"shares its {name} with another module"
-    return ""
-
-
-def _said(part: Any) -> str:
-    """The module in one line."""
-    return " ".join(str(part).split())
-
-
-class _Refused(Exception):
-    """Why a module has no counterpart."""
+            raise _Refused(f"shares its {name} with another module")
 
 
 def _layer(part: Any, nn: Any) -> Layer:
@@ -180,14 +167,3 @@ def _field(part: Any, name: str) -> bool | int | float:
     if side != other:
         raise _Refused("is not square")
     return float(side) if name == "negative_slope" else int(side)
-
-
-def _input_shape(layers: list[Layer], shape: Shape | None) -> int | Shape:
-    first = layers[0]
-    if isinstance(first, Linear):
-        return first.inputs
-    if shape is None:
-        raise UserError(
-            "The module takes images: name the shape of one, from_torch(module, (channels, height, width))."
-        )
-    return shape

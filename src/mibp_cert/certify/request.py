@@ -32,7 +32,7 @@ from mibp_cert.errors import UserError
 from mibp_cert.nets import LAYERS, Network, Plan, Training, effective_batch_size
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.base import digest_of
-from mibp_cert.threats import Catalogued, Missing, Nothing, Threat, threat_from_json
+from mibp_cert.threats import Catalogued, Missing, Threat, threat_from_json
 
 SELECTIONS = ("last", "best-validation")
 _ELSEWHERE = ("jobs", "parallel")
@@ -61,7 +61,7 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is asked for; `Request.of` fills in what nobody chose and refuses what cannot be done."""
+    """What is asked for, with nothing left open; `check` refuses what cannot be done."""
 
     network: Network
     data: Split
@@ -77,46 +77,6 @@ class Request:
     """What may be wrong with the test inputs themselves."""
     attack: AttackSettings | None = field(default_factory=AttackSettings)
     """None: no attack."""
-
-    @classmethod
-    def of(
-        cls,
-        network: Network,
-        data: Split | Dataset,
-        threat: Threat | None = None,
-        training: Training | None = None,
-        engine: str = "relational",
-        *,
-        settings: EngineSettings | None = None,
-        prediction: str | None = None,
-        select: str | Selection = "last",
-        test_threat: Threat | None = None,
-        attack: AttackSettings | None = None,
-        theta0: Array | None = None,
-    ) -> Request:
-        """The request for these parts, checked before any work is done."""
-        training, split, settings = training or Training(), Split.of(data), settings or EngineSettings()
-        threat = Nothing() if threat is None else threat
-        for given in (threat, test_threat):
-            check_threat(given or threat)
-        start = (
-            network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64)
-        )
-        request = cls(
-            network,
-            split,
-            threat,
-            training,
-            engine,
-            settings,
-            prediction or engine_named(engine).prediction,
-            Selection(select) if isinstance(select, str) else select,
-            start,
-            _input_threat(split, test_threat),
-            attack,
-        )
-        request.check()
-        return request
 
     def check(self) -> None:
         """Raise `UserError` for what cannot be done."""
@@ -247,14 +207,9 @@ class Request:
 
 
 def check_threat(threat: object) -> None:
-    """Raise `UserError` for what is no threat, such as a bare number."""
-    if not isinstance(threat, Threat):
+    """Raise `UserError` for what is no threat, such as a bare number; None stands for no threat at all."""
+    if threat is not None and not isinstance(threat, Threat):
         raise UserError(f"A threat says what may be wrong, such as LInf(0.01); got {threat!r}.")
-
-
-def _input_threat(data: Split, threat: Threat | None) -> Threat | None:
-    """What may be wrong with the test inputs; a value that is missing there may be any valid one."""
-    return threat if data.test is None or data.test.missing is None else with_missing(threat)
 
 
 def with_missing(threat: Threat | None) -> Threat:

@@ -1,21 +1,146 @@
-"""The command line: `mibp-cert certify`, `report`, `verify`, `tolerance`, `blame`, `compare`, `reproduce`, `doctor`."""
+"""The command line: `mibp-cert certify`, `report`, `verify`, `tolerance`, `blame`, `compare`, `reproduce`, `doctor`.
+
+The flags that several commands share are here: each stands for one key of the configuration (`config.defaults`). A flag that was
+given goes over the configuration file's value; one that was not leaves it as it is.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer import Option
+from typer import Argument, Option
 
 from mibp_cert.cli import commands
 from mibp_cert.cli.doctor import doctor
-from mibp_cert.cli.flags import FLAGS, QUESTIONS, shared
-from mibp_cert.cli.output import Interrupted
 from mibp_cert.cli.reproduce import reproduce
+from mibp_cert.config import ACTIVATIONS, merged, read_config
+from mibp_cert.data import NAMES
+from mibp_cert.engines import DEFAULT, ENGINES, PREDICTIONS
 from mibp_cert.errors import MibpCertError, SoundnessError
+from mibp_cert.nets import LOSSES
+from mibp_cert.nets.plan import SCHEDULES
+
+PANELS = {
+    "data": "Your data",
+    **dict.fromkeys(("threat", "test_threat"), "What may be wrong"),
+    **dict.fromkeys(("network", "training", "select"), "Network and training"),
+    **dict.fromkeys(("run", "relational", "solver", "attack"), "Engine and solver"),
+    "questions": "Questions beyond the class",
+}
+"""Where the help shows the flags of a section of the configuration."""
+Flag = tuple[str, Any]
+"""A key of the configuration, and the parameter that sets it, as Typer reads it."""
+
+
+def _flag(key: str, kind: Any, help_: str, *options: str, name: str = "") -> tuple[str, Flag]:
+    """A flag under its name, which is that of the key's last part unless another one is given."""
+    section, _, entry = key.partition(".")
+    option = Option(*options, help=help_, rich_help_panel=PANELS[section], show_default=False)
+    return name or entry, (key, Annotated[kind | None, option])
+
+
+def _flags(*flags: tuple[str, Flag]) -> dict[str, Flag]:
+    return dict(flags)
+
+
+FLAGS = _flags(
+    _flag("data.target", str, "Column to predict."),
+    _flag("data.test_file", Path, "Another file with the test rows."),
+    _flag("data.test", float, "Share of rows kept for testing (0.25).", name="test_share"),
+    _flag("data.validation", float, "Share of the others for validation (0.2).", name="validation_share"),
+    _flag("data.drop", list[str], "Leave this column out (repeatable)."),
+    _flag("data.categorical", list[str], "Take this column as categories (repeatable)."),
+    _flag("data.na", list[str], "A text that stands for a missing value (repeatable)."),
+    _flag("data.unlabelled", str, "Rows without target: refuse (default) or drop."),
+    _flag("data.regression", bool, "Is the target a number to predict?"),
+    _flag("data.scaling", str, "standard (default), range or none."),
+    _flag("data.separator", str, "Between fields; default: found in the header."),
+    _flag("data.encoding", str, "Of the file (utf-8)."),
+    _flag("data.sample", int, "Use so many rows only, drawn at random."),
+    _flag("data.path", Path, "File of the data set npha.", "--data", name="data_path"),
+    _flag("threat.eps", str, "Numbers may be off by this: 0.1, 5%, or age=1,income=5% (data sets: 0.01)."),
+    _flag("threat.missing", list[str], "Missing values of this column may be anything valid (repeatable), or all."),
+    _flag("threat.any_category", list[str], "This column may hold any category (repeatable)."),
+    _flag("threat.rows", int, "At most this many training rows are off."),
+    _flag("threat.flips", int, "At most this many training labels are wrong."),
+    _flag("threat.target_eps", float, "Each real target may be off by this much."),
+    _flag("test_threat.eps", str, "The test inputs may be off by this, as --eps.", name="test_eps"),
+    _flag(
+        "network.hidden", str, "Hidden layer sizes, 20 or 5,5; none: a linear model, the default for files (else 20)."
+    ),
+    _flag("network.activation", str, f"Between layers: {', '.join(ACTIVATIONS)}."),
+    _flag("network.conv", str, "Images: filters,kernel,stride of a convolution first (8,4,4)."),
+    _flag("network.logits", int, "1 for a one-logit loss; default one per class."),
+    _flag("training.loss", str, f"{', '.join(LOSSES)}; files: cross-entropy, else hinge."),
+    _flag("training.epochs", int, "Number of epochs (10; files 20)."),
+    _flag("select.rule", str, "last epoch, or best-validation (default for files).", name="select"),
+    _flag("training.learning_rate", float, "Step size of SGD (0.1; files 0.2).", "--learning-rate", "--lr"),
+    _flag("training.schedule", str, f"Rate by epoch: {', '.join(SCHEDULES)}."),
+    _flag("training.momentum", float, "From 0 to below 1."),
+    _flag("training.weight_decay", float, "0 or more."),
+    _flag("training.clip", float, "Clip each entry of the mean gradient to ± this."),
+    _flag("training.batch_size", int, "Rows per step; default 100, or all."),
+    _flag("training.batch_mode", str, "shuffle, or subsample (fresh rows per step)."),
+    _flag("training.init", str, "Initial weights: torch or fullcert."),
+    _flag("training.seed", int, "Seed of data, initial weights and batches (0)."),
+    _flag("run.engine", str, f"{', '.join(ENGINES)} (default {DEFAULT}); or several: a,b."),
+    _flag("run.prediction", str, f"{', '.join(PREDICTIONS)}; default by engine.", name="predict"),
+    _flag("run.unroll", int, "Steps kept in one program before relaxing to a box."),
+    _flag("relational.symbols", int, "Symbol budget of the relational engine."),
+    _flag("relational.search", int, "Slopes tried in each direction per relational step (3)."),
+    _flag("solver.solver", str, "scip (default), highs or gurobi."),
+    _flag("solver.gap", float, "Honest gap, relative to each parameter's radius (0.01)."),
+    _flag("solver.nodes_per_program", int, "Node limit of one program."),
+    _flag("solver.seconds_per_program", float, "Time limit of one program."),
+    _flag("solver.seconds_per_step", float, "Time budget of one step."),
+    _flag("attack.enabled", bool, "Train on attack datasets beside the certificate (yes).", name="attack"),
+    _flag("solver.jobs", int, "Worker processes; default one per core."),
+    _flag("solver.parallel", str, "Where programs and sweeps run: local, tcp://host:port (Dask), or ray."),
+)
+QUESTIONS = _flags(
+    _flag("questions.margin", float, "Which classes lead by at least this much?"),
+    _flag("questions.protected", list[str], "Is the class the same whatever this column is? (repeatable)"),
+    _flag("questions.rising", list[str], "Does the last class's lead (or the output) only rise with this column?"),
+    _flag("questions.falling", list[str], "Does it only fall with this column? (repeatable)"),
+    _flag("questions.collective", bool, "How many predictions can flip at once?", "--collective"),
+)
+SOURCE = f"A CSV file with a header, or a data set: {', '.join(NAMES)}."
+FIRST = {
+    "source": Annotated[str | None, Argument(help=SOURCE, show_default=False)],
+    "config_path": _flag("data.", Path, "A TOML file with any option; flags go over it.", "--config")[1][1],
+}
+
+
+def shared(command: Callable[..., None], flags: Mapping[str, Flag] = FLAGS) -> Callable[..., None]:
+    """Give a command, whose first parameter is the configuration, the argument `source`, `--config` and the flags."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    _, *rest = inspect.signature(command, eval_str=True).parameters.values()
+    own = [parameter.replace(kind=kind) for parameter in rest]
+    added = FIRST | {name: annotation for name, (_, annotation) in flags.items()}
+    parameters = [*(inspect.Parameter(n, kind, default=None, annotation=a) for n, a in added.items()), *own]
+
+    def called(**values: Any) -> None:
+        said: dict[str, dict[str, Any]] = {"data": {"source": values["source"]}}
+        for name, (key, _) in flags.items():
+            (section, _, entry), value = key.partition("."), values[name]
+            if value not in (None, []):
+                said.setdefault(section, {})[entry] = str(value) if isinstance(value, Path) else value
+        path = values["config_path"]
+        command(merged({} if path is None else read_config(path), said), **{p.name: values[p.name] for p in own})
+
+    described: Any = called
+    described.__doc__, described.__name__ = command.__doc__, command.__name__
+    described.__signature__ = inspect.Signature(parameters)
+    described.__annotations__ = {p.name: p.annotation for p in parameters}
+    return called
+
 
 app = typer.Typer(
     help="My training data may be wrong. What can that do to my model?",
@@ -53,10 +178,6 @@ def main() -> None:
         app()
     except MibpCertError as error:
         Console(stderr=True).print(f"mibp-cert: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
-        if isinstance(error, Interrupted):
+        if isinstance(error, commands.Interrupted):
             sys.exit(INTERRUPTED)
         sys.exit(UNSOUND if isinstance(error, SoundnessError) else USER_MISTAKE)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,23 @@
-"""Commands on a user's data: certify, resume, report, verify, and the questions tolerance, blame and compare."""
+"""Commands on a user's data: certify, resume, report, verify, and the questions tolerance, blame and compare; what they print and
+write, and what is said after Ctrl-C."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
 from typer import Argument, Exit, Option
 
-from mibp_cert.cli import output
-from mibp_cert.config import Config, Job, job_of, plain_config, with_eps
+from mibp_cert.certify import CertifiedRun
+from mibp_cert.config import Config, Job, job_of, plain_config, threat_of
 from mibp_cert.engines import COMPARED, DEFAULT, engine_named
-from mibp_cert.errors import UserError
-from mibp_cert.report.terminal import progress_bars, show_training, side_by_side
+from mibp_cert.errors import MibpCertError, UserError
+from mibp_cert.questions.ask import Questions, describe
+from mibp_cert.report.terminal import epochs_table, progress_bars, show_training, side_by_side, summary
 from mibp_cert.store import load_run, resume_run
 
 
@@ -39,20 +44,19 @@ def certify(
     """Train with proven bounds on every parameter and certify the test points."""
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
-    console, job, runs = output.new_console(quiet), job_of(config), []
+    console, job, runs = new_console(quiet), job_of(config), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
-    output.check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
+    check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
     for note in job.notes:
         console.print(note, highlight=False)
     for name in job.engines:
         folder = _beside(run_dir, name, job)
-        nothing = f"nothing was written for the engine '{name}'."
-        with output.interruptible(nothing, folder), progress_bars(quiet) as progress:
-            run = job.run(name, show_training(progress, name), folder, resume)
+        with interruptible(f"nothing was written for the engine '{name}'.", folder), progress_bars(quiet) as progress:
+            run = job.run(name, show_training(progress, name), run_dir=folder, resume=resume)
         if folder is not None:
-            output.write_json(folder / "config.json", plain_config(job.config))
+            write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
-        output.show(console, run, job.questions.ask(run), job.config, *files[name])
+        show(console, run, job.config, files[name], job.questions)
         console.print()
     if len(runs) > 1:
         console.print(side_by_side(runs), soft_wrap=False)
@@ -69,9 +73,9 @@ def certify(
 
 def resume(run_dir: RunDir, report: Report = None, json_path: JsonPath = None, quiet: Quiet = False) -> None:
     """Go on with an interrupted run where it stopped; the bounds come out the same to the last bit."""
-    with output.interruptible(folder=run_dir), progress_bars(quiet) as progress:
+    with interruptible(folder=run_dir), progress_bars(quiet) as progress:
         run = resume_run(run_dir, callbacks=show_training(progress, "resumed"))
-    output.show(output.new_console(quiet), run, {}, output.stored_config(run_dir), json_path, report)
+    show(new_console(quiet), run, stored_config(run_dir), (json_path, report))
 
 
 def report(
@@ -82,8 +86,8 @@ def report(
     """Write the report of a finished run as one HTML page."""
     path = out or run_dir / "report.html"
     run = load_run(run_dir)
-    output.check_writable(path)
-    output.write_report(output.new_console(quiet), path, run, output.stored_config(run_dir))
+    check_writable(path)
+    write_report(new_console(quiet), path, run, stored_config(run_dir))
 
 
 def verify(
@@ -95,20 +99,18 @@ def verify(
 ) -> None:
     """Check a stored run again: hashes, every step by a second arithmetic, fresh trainings. Status 1 if anything is wrong, 4 if
     something could not be checked."""
-    from mibp_cert.store.verify import AuditSettings
-    from mibp_cert.store.verify import verify as check
+    from mibp_cert.store import verify as audit
 
     console = Console()
     with console.status("verifying") as status:
-        found = check(run_dir, AuditSettings(points, parameters, recompute, seed=seed), hear=status.update)
+        found = audit.verify(run_dir, audit.AuditSettings(points, parameters, recompute, seed=seed), hear=status.update)
     for item in found:
         word, style = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("not checked", "yellow")}[item.holds]
         console.print(f"[{style}]{word:>11}[/]  {item.name}: ", end="")
         console.print(item.words, soft_wrap=True, highlight=False, markup=False)
-    if any(item.holds is False for item in found):
-        raise Exit(1)
-    if any(item.holds is None for item in found):
-        raise Exit(4)
+    for code, outcome in ((1, False), (4, None)):
+        if any(item.holds is outcome for item in found):
+            raise Exit(code)
 
 
 def tolerance(
@@ -123,11 +125,10 @@ def tolerance(
     quiet: Quiet = False,
 ) -> None:
     """How wrong may the data be? The largest doubt that certificates survive, and the smallest that an attack used."""
-    from mibp_cert.studies.tolerance import Family
-    from mibp_cert.studies.tolerance import tolerance as search
+    from mibp_cert.studies import tolerance as study
 
-    output.check_writable(json_path)
-    console, engine, section = output.new_console(quiet), _one_engine(config), config["threat"]
+    check_writable(json_path)
+    console, engine, section = new_console(quiet), _one_engine(config), config["threat"]
     usual: Config = {"amount": {"eps": 1.0}, "flips": {"kind": "nothing"}}
     if not section:
         section |= usual.get(vary, {})
@@ -135,11 +136,11 @@ def tolerance(
         start = 0.01 if vary == "amount" and section.get("eps") == 1.0 else 1.0
     job = job_of(config)
     threat = job.threat.to_json()
-    family = Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
+    family = study.Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
     asked: dict[str, Any] = {"share": share, "points": point, "start": start, "most": most, "precision": precision}
-    with output.interruptible(), console.status("bisection") as status:
+    with interruptible(), console.status("bisection") as status:
         asked["hear"] = lambda words: status.update(f"bisection: {words}")
-        found = search(job.network, job.data, family, job.training, engine, **asked, **_sweep(job))
+        found = study.tolerance(job.network, job.data, family, job.training, engine, **asked, **_sweep(job))
     amount = "as eps" if threat == {"kind": "linf", "eps": 1.0} else "times the amounts given"
     what = {"amount": amount, "rows": "rows", "flips": "flipped labels"}[vary]
     top = "for no value" if found.largest is None else f"up to {found.largest:.4g} {what}, and for everything smaller"
@@ -151,7 +152,7 @@ def tolerance(
         console.print(f"Test point {p}: {between}.")
     epochs = job.training.epochs
     console.print(f"{len(found.values)} runs, engine {engine}, each trained for all of its {epochs} epochs.")
-    output.write_json(json_path, {**found.to_json(), "vary": vary, "threat": threat, "engine": engine})
+    write_json(json_path, {**found.to_json(), "vary": vary, "threat": threat, "engine": engine})
 
 
 def blame(
@@ -165,27 +166,25 @@ def blame(
     """Which training rows carry the uncertainty, and what re-checking them would be worth; also of a finished run directory."""
     from mibp_cert.studies.blame import blame as ask
 
-    console = output.new_console(quiet)
-    engine = _one_engine(config)
+    console, engine = new_console(quiet), _one_engine(config)
     if not engine_named(engine).keeps_symbols:
         raise UserError("Blame reads the relational bound; leave out --engine.")
-    for path in (json_path, report):
-        output.check_writable(path)
+    check_writable(json_path, report)
     source = config["data"]["source"]
     if source is not None and (Path(source) / "run.json").exists():
-        run, effective = load_run(source), output.stored_config(Path(source))
+        run, effective = load_run(source), stored_config(Path(source))
     else:
         job = job_of(config)
-        with output.interruptible(), progress_bars(quiet) as progress:
+        with interruptible(), progress_bars(quiet) as progress:
             run, effective = job.run(engine, show_training(progress, engine)), job.config
     with console.status("second run"):
         found = ask(run, point, top=top)
     shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
     console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), soft_wrap=False)
     console.print(found.sentence, highlight=False)
-    output.write_json(json_path, {**run.to_json(), "blame": found.to_json()})
+    write_json(json_path, {**run.to_json(), "blame": found.to_json()})
     if report is not None:
-        output.write_report(console, report, run, effective, blame=found)
+        write_report(console, report, run, effective, blame=found)
 
 
 def compare(
@@ -199,13 +198,18 @@ def compare(
     """Engines (--engine a,b) or amounts (--eps-values) side by side on the same data and seed."""
     from mibp_cert.studies.compare import compare as ask
 
-    output.check_writable(csv_path)
-    console, job = output.new_console(quiet), job_of(config)
-    threats: dict[str, Any] = {job.threat.words(): job.threat}
+    check_writable(csv_path)
+    console, job = new_console(quiet), job_of(config)
+    threats, section = {job.threat.words(): job.threat}, config["threat"]
     if values is not None:
-        threats = {f"eps {value.strip()}": with_eps(job, value.strip()) for value in values.split(",")}
+        if "kind" in section:
+            raise UserError(
+                "Amounts can be varied for a threat given by --eps; this one is written out in the configuration."
+            )
+        amounts = [value.strip() for value in values.split(",")]
+        threats = {f"eps {eps}": threat_of({**section, "eps": eps}, job.data.train) for eps in amounts}
     engines = job.engines if config["run"]["engine"] != DEFAULT or values else COMPARED
-    with output.interruptible(), console.status("comparing"):
+    with interruptible(), console.status("comparing"):
         found = ask(job.network, job.data, threats, job.training, engines, **_sweep(job))
     if len(threats) == 1:
         console.print(f"What may be wrong: {next(iter(threats))}.", highlight=False)
@@ -232,3 +236,95 @@ def _one_engine(config: Config) -> str:
 def _beside(path: Path | None, engine: str, job: Job) -> Path | None:
     """`out.json` for one engine; `out-interval.json`, `out-relational.json` for several."""
     return path if path is None or len(job.engines) == 1 else path.with_name(f"{path.stem}-{engine}{path.suffix}")
+
+
+# What is printed and written -------------------------------------------------------------------------------------------
+
+
+class Interrupted(MibpCertError):
+    """Ctrl-C; the workers have been ended."""
+
+
+@contextmanager
+def interruptible(kept: str = "nothing was written.", folder: Path | None = None) -> Iterator[None]:
+    """Turn Ctrl-C into a sentence about what is kept: the run in `folder`, if there is one."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is not None:
+            kept = f"what was done is kept: go on with mibp-cert resume {folder}"
+        raise Interrupted(f"Interrupted; {kept}") from None
+
+
+def new_console(quiet: bool = False) -> Console:
+    """Prints sentences as they are, one to a line; a table is printed with `soft_wrap=False`."""
+    return Console(quiet=quiet, soft_wrap=True, markup=False)
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Refuse before any work is done."""
+    for path in filter(None, paths):
+        try:
+            existed = path.exists()
+            path.open("a").close()
+            if not existed:
+                path.unlink()
+        except OSError as error:
+            raise UserError(f"Cannot write {path}: {error.strerror}; choose another path.") from None
+
+
+def write_json(path: Path | None, plain: Any) -> None:
+    """Write plain values, if there is a place for them."""
+    if path is not None:
+        _write(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a file into place as a whole: readers see the old one or the new one."""
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise UserError(f"The result could not be written to {path}: {error.strerror}.") from None
+
+
+def stored_config(folder: Path) -> Any:
+    """The configuration that a run was made with, if it was kept with the run."""
+    path = folder / "config.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def show(
+    console: Console, run: CertifiedRun, config: Any, files: Sequence[Path | None], questions: Questions | None = None
+) -> None:
+    """Print what came out, and write the result and the report into these two files where they are wanted."""
+    json_path, page = files
+    console.print(epochs_table(run), soft_wrap=False)
+    console.print(summary(run))
+    answers = {} if questions is None else questions.ask(run)
+    sentences = describe(answers) if answers else []
+    for sentence in sentences:
+        console.print(sentence, highlight=False)
+    if json_path is not None:
+        plain = run.to_json() | ({"postconditions": answers} if answers else {})
+        write_json(json_path, plain | ({} if config is None else {"configuration": plain_config(config)}))
+        console.print(f"Written to {json_path}")
+    if page is not None:
+        write_report(console, page, run, config, sentences)
+
+
+def write_report(
+    console: Console, path: Path, run: CertifiedRun, config: Any, answers: Sequence[str] = (), blame: Any = None
+) -> None:
+    """The HTML page, with blame where the engine can say it."""
+    from mibp_cert.report.html import html_report
+    from mibp_cert.studies.blame import blame as ask
+
+    some_open = run.test is not None and run.reached and not run.test.certified.all()
+    if blame is None and engine_named(run.engine).keeps_symbols and some_open:
+        with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
+            blame = ask(run)
+    text = html_report(run, words=run.threat.words(), blame=blame, answers=answers, configuration=config)
+    _write(path, text)
+    console.print(f"Report written to {path}")

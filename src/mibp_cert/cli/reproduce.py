@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pandas as pd
 from typer import Argument, Option
 
-from mibp_cert.cli.output import check_writable, interruptible, new_console, write_json
+from mibp_cert.cli.commands import check_writable, interruptible, new_console, write_json
 from mibp_cert.engines import engine_named
 from mibp_cert.errors import UserError
 from mibp_cert.report.paper import accuracy_notes, accuracy_table, cost_table
