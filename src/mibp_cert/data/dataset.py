@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -324,12 +325,14 @@ def find_name(name: Any, names: Sequence[str]) -> int:
             return names.index(str(name))  # a table's own label comes first, also where it is a number
         if str(name).isdigit() and int(name) < len(names):
             return int(name)  # a column's number, which is text where it is a key of a file
-    raise UserError(f"There is no column {name!r}; there are {listed(names)}.")
+    raise UserError(f"There is no column {name!r}; there are {listed(names, str(name))}.")
 
 
-def listed(names: Sequence[str]) -> str:
-    """The first few names."""
-    return ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
+def listed(names: Sequence[str], like: str) -> str:
+    """The first few names, and the one that may have been meant."""
+    close = get_close_matches(like, names, n=1)
+    guess = f" (did you mean {close[0]!r}?)" if close else ""
+    return ", ".join(names[:12]) + (" …" if len(names) > 12 else "") + guess
 
 
 @dataclass(frozen=True, eq=False)

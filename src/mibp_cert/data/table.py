@@ -230,7 +230,7 @@ def read_table(path: str | Path, reading: Reading) -> pd.DataFrame:
     _check_different(names, path)
     for name in (reading.target, *reading.drop, *reading.categorical):
         if name not in names:
-            raise UserError(f"There is no column '{name}' in {path}; there are {listed(names)}.")
+            raise UserError(f"There is no column '{name}' in {path}; there are {listed(names, name)}.")
     frame = pd.DataFrame(list(rows.values()), list(rows), names, dtype=object).drop(columns=list(reading.drop))
     gone = {*MISSING, *reading.missing}
     for name in frame.columns:
