@@ -175,10 +175,6 @@ class Affine:
     slack: Array
 
     @classmethod
-    def constant(cls, value: Array) -> Affine:
-        return cls(value, sparse.csr_matrix((len(value), 0)), np.zeros(len(value)))
-
-    @classmethod
     def box(cls, builder: ProgramBuilder, low: Array, high: Array) -> Affine:
         """Deviation form `centre + radius·e` with one new variable `e ∈ [−1, 1]` for every element with `low < high`."""
         centre = 0.5 * (low + high)
@@ -187,6 +183,15 @@ class Affine:
         moving = np.flatnonzero(high > low)
         variables = builder.add_variables(len(moving))
         return cls(centre, builder.matrix(moving, variables, radius[moving], len(low)), np.zeros(len(low)))
+
+    def __getitem__(self, elements: Index) -> Affine:
+        return Affine(self.centre[elements], self.linear[elements], self.slack[elements])
+
+    def times(self, factor: Array) -> Affine:
+        """Each expression times its own factor, as computed: the caller allows for rounding."""
+        linear = sparse.csr_matrix(sparse.diags(factor) @ self.linear)
+        linear.eliminate_zeros()
+        return Affine(factor * self.centre, linear, np.abs(factor) * self.slack)
 
     def range(self, builder: ProgramBuilder) -> tuple[Array, Array]:
         """Bounds from the variables' bounds alone, padded for the rounding of this very sum."""

@@ -82,7 +82,7 @@ class Encoder:
     def __init__(self, tolerance: float, *, bilinear: bool = False) -> None:
         self.builder, self.tolerance = ProgramBuilder(bilinear=bilinear), tolerance
         self.table: dict[str, Rule] = {
-            "const": lambda node: self.declare(Affine.constant(node.attribute.ravel()), node.attribute, node.attribute),
+            "const": lambda node: self.box(node.attribute, node.attribute),
             "add": self._add,
             "scale": self._scale,
             "contract": self._contract,
@@ -198,10 +198,11 @@ class Encoder:
         return self.declare(affine, both.low, both.high)
 
     def _add(self, node: Node, a: Symbolic, b: Symbolic) -> Symbolic:
-        ia, ib = (_broadcast_index(operand.range.low.shape, node.shape) for operand in (a, b))
-        linear = self._columns(a.affine.linear)[ia] + self._columns(b.affine.linear)[ib]
-        slack = a.affine.slack[ia] + b.affine.slack[ib] + rounding(4) * (a.size[ia] + b.size[ib])
-        return self._finish(node, Affine(a.affine.centre[ia] + b.affine.centre[ib], linear, slack), a, b)
+        ia, ib = (np.broadcast_to(_numbers(operand.range.low.shape), node.shape).ravel() for operand in (a, b))
+        one, two = a.affine[ia], b.affine[ib]
+        slack = one.slack + two.slack + rounding(4) * (a.size[ia] + b.size[ib])
+        linear = self._columns(one.linear) + self._columns(two.linear)
+        return self._finish(node, Affine(one.centre + two.centre, linear, slack), a, b)
 
     def _scale(self, node: Node, a: Symbolic) -> Symbolic:
         factor, size = float(node.attribute.value), float(node.attribute.size)
@@ -209,26 +210,19 @@ class Encoder:
         return self._finish(node, Affine(factor * a.affine.centre, factor * a.affine.linear, slack), a)
 
     def _sum(self, node: Node, a: Symbolic) -> Symbolic:
-        shape = a.range.low.shape
-        ends = np.zeros(shape, dtype=np.intp) + np.arange(int(np.prod(node.shape))).reshape(
-            [1 if axis - len(shape) in node.attribute else size for axis, size in enumerate(shape)]
-        )
-        add = sparse.csr_matrix((np.ones(ends.size), (ends.ravel(), np.arange(ends.size))))
+        totals = np.expand_dims(_numbers(node.shape), node.attribute)
+        ends = np.broadcast_to(totals, a.range.low.shape).ravel()
+        add = sparse.csr_matrix((np.ones(ends.size), (ends, np.arange(ends.size))))
         slack = add @ (a.affine.slack + rounding(ends.size) * a.size)
         return self._finish(node, Affine(add @ a.affine.centre, add @ a.affine.linear, slack), a)
 
     def _gather(self, node: Node, a: Symbolic) -> Symbolic:
-        shape = a.range.low.shape
-        places = np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)
-        inside = node.attribute.of(np.ones(shape)).ravel() > 0
-        index = np.where(inside, node.attribute.of(places).ravel(), 0)
+        index = node.attribute.of(_numbers(a.range.low.shape) + 1).ravel() - 1  # −1 outside, where all is 0
+        inside = index >= 0
         keep = inside.astype(np.float64)
-        linear = sparse.csr_matrix(sparse.diags(keep) @ a.affine.linear[index])
-        linear.eliminate_zeros()
-        affine = Affine(keep * a.affine.centre[index], linear, keep * a.affine.slack[index])
         both = interval.TABLE["gather"](node, a.range)
         variable, gate = np.where(inside, a.variable[index], NONE), np.where(inside, a.gate[index], NONE)
-        return Symbolic(affine, both, keep * a.size[index], variable, a.sign[index], gate)
+        return Symbolic(a.affine[index].times(keep), both, keep * a.size[index], variable, a.sign[index], gate)
 
     def _reshape(self, node: Node, a: Symbolic) -> Symbolic:
         # The same elements: variables made for one are the other's.
@@ -270,17 +264,15 @@ class Encoder:
         var_a, sign_a = self.deviation(a, ia)
         var_b, sign_b = self.deviation(b, ib)
         q = self.builder.add_variables(len(ia))
-        gate_a, gate_b = self.builder.integer[var_a], self.builder.integer[var_b]
         (slope_a, shift_a), (slope_b, shift_b) = self.unit(var_a), self.unit(var_b)
-        for s_a, s_b in ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0)):
-            terms = (q, 1.0), (var_a, -s_a * slope_a), (var_b, -s_b * slope_b)
-            end = s_a * shift_a + s_b * shift_b
-            if s_a == s_b:  # q ≥ s·e_a + s·e_b − 1
-                self._rows(*terms, lower=end - 1, owner=q)
-            else:  # q ≤ s·e_a − s·e_b + 1
-                self._rows(*terms, upper=end + 1, owner=q)
+        for s in (1.0, -1.0):  # q ≥ s·e_a + s·e_b − 1
+            terms = (q, 1.0), (var_a, -s * slope_a), (var_b, -s * slope_b)
+            self._rows(*terms, lower=s * (shift_a + shift_b) - 1.0, owner=q)
+        for s in (1.0, -1.0):  # q ≤ s·e_a − s·e_b + 1
+            terms = (q, 1.0), (var_a, -s * slope_a), (var_b, s * slope_b)
+            self._rows(*terms, upper=s * (shift_a - shift_b) + 1.0, owner=q)
         if self.builder.bilinear:
-            true = ~(gate_a | gate_b)
+            true = ~(self.builder.integer[var_a] | self.builder.integer[var_b])
             self.builder.add_triples(q[true], var_a[true], var_b[true])
         return q, sign_a * sign_b
 
@@ -289,10 +281,7 @@ class Encoder:
     def _relu(self, node: Node, z: Symbolic) -> Symbolic:
         on, off = z.low >= 0, z.high <= 0
         kink = np.flatnonzero(~on & ~off)
-        keep = sparse.diags(on.astype(np.float64))
-        centre, slack = np.where(on, z.affine.centre, 0.0), np.where(on, z.affine.slack, 0.0)
-        linear = sparse.csr_matrix(keep @ self._columns(z.affine.linear))
-        linear.eliminate_zeros()
+        affine = z.affine.times(on.astype(np.float64))
         if len(kink):
             g = self._gates(z, kink)
             e, slope, middle = self._argument(z, kink)
@@ -302,9 +291,10 @@ class Encoder:
             self._rows((y, half), (e, -slope), lower=middle - half, owner=y)
             self._rows((y, half), (e, -slope), (g, -low), upper=middle - half - low, owner=y)
             self._rows((y, half), (g, -high), upper=-half, owner=y)
-            centre[kink] = half
-            linear = self._columns(linear) + self.builder.matrix(kink, y, half, len(centre))
-        return self._finish(node, Affine(centre, linear, slack), z)
+            affine.centre[kink] = half
+            linear = self._columns(affine.linear) + self.builder.matrix(kink, y, half, len(on))
+            affine = replace(affine, linear=linear)
+        return self._finish(node, affine, z)
 
     def _gate(self, node: Node, z: Symbolic) -> Symbolic:
         on, off = (z.low >= 0, z.high < 0) if node.attribute else (z.low > 0, z.high <= 0)
@@ -317,15 +307,13 @@ class Encoder:
     # Smooth functions ------------------------------------------------------------------------------------------------
 
     def _smooth(self, node: Node, z: Symbolic) -> Symbolic:
-        name, line = node.attribute, relax.smooth_line(node.attribute, z.low, z.high)
-        slope, bottom, top = line.slope, line.bottom, line.top
+        line = relax.smooth_line(node.attribute, z.low, z.high)
+        bottom, top, sloped = line.bottom, line.top, z.affine.times(line.slope)
         plain = interval.TABLE["smooth"](node, z.range)
         middle = np.where(np.isfinite(top - bottom), 0.5 * (bottom + top), 0.0)
         half = np.nextafter(np.maximum(top - middle, middle - bottom) * (1.0 + rounding(2)), np.inf)
-        size = np.abs(slope)
-        slack = size * z.affine.slack + half + rounding(8) * (size * z.size + np.abs(middle))
-        centre = slope * z.affine.centre + middle
-        linear = sparse.csr_matrix(sparse.diags(slope) @ self._columns(z.affine.linear))
+        slack = sloped.slack + half + rounding(8) * (np.abs(line.slope) * z.size + np.abs(middle))
+        affine = Affine(sloped.centre + middle, sloped.linear, slack)
         # One line leaves `half`, m pieces leave `half/m²`: as many as the tolerance asks for.
         asked = self.tolerance * 0.5 * (plain.high - plain.low).ravel()
         with np.errstate(all="ignore"):
@@ -333,16 +321,13 @@ class Encoder:
         pieces = np.where(np.isfinite(pieces) & (z.radius > 0), np.clip(pieces, 1, LARGEST_PIECES), 1).astype(np.intp)
         for count in np.unique(pieces[pieces > 1]).tolist():
             chosen = np.flatnonzero(pieces == count)
-            own, values, slack[chosen] = self._piecewise(name, z, chosen, count)
+            own, values, error = self._piecewise(node.attribute, z, chosen, count)
             rises = np.diff(values, axis=1)
-            centre[chosen] = values[:, 0] + 0.5 * rises.sum(axis=1)
-            keep = np.ones(len(centre))
-            keep[chosen] = 0.0
-            parts = self.builder.matrix(np.repeat(chosen, count), own.ravel(), 0.5 * rises.ravel(), len(centre))
-            linear = sparse.diags(keep) @ self._columns(linear) + parts
-        linear = sparse.csr_matrix(linear)
-        linear.eliminate_zeros()
-        return self._finish(node, Affine(centre, linear, slack), z)
+            affine = affine.times(np.where(pieces == count, 0.0, 1.0))
+            affine.centre[chosen], affine.slack[chosen] = values[:, 0] + 0.5 * rises.sum(axis=1), error
+            parts = self.builder.matrix(np.repeat(chosen, count), own.ravel(), 0.5 * rises.ravel(), len(pieces))
+            affine = replace(affine, linear=self._columns(affine.linear) + parts)
+        return self._finish(node, affine, z)
 
     def _piecewise(self, name: str, z: Symbolic, elements: Index, count: int) -> tuple[Index, Array, Array]:
         """Variables `e` (elements × pieces), values at the `count + 1` points, and what the straight lines between them miss.
@@ -353,15 +338,14 @@ class Encoder:
         low, high = z.low[elements], z.high[elements]
         points = low[:, None] + (high - low)[:, None] * (np.arange(count + 1) / count)
         points[:, 0], points[:, -1] = low, high
-        values, function = SMOOTH[name].value(points), SMOOTH[name]
-        gap = np.diff(points, axis=1).max(axis=1) * (1.0 + rounding(4))
+        function, steps = SMOOTH[name], np.diff(points, axis=1)
+        values, gap = function.value(points), steps.max(axis=1) * (1.0 + rounding(4))
         error = gap * gap / 8.0 * function.curvature(low, high) * (1.0 + rounding(4))
         error = error + relax.margin(function, points, values).max(axis=1)
         error = error + rounding(4 * count + 8) * np.abs(values).max(axis=1)
         n = len(elements)
         e = self.builder.add_variables(n * count).reshape(n, count)
         variables, slope, middle = self._argument(z, elements)
-        steps = np.diff(points, axis=1)
         terms: list[tuple[Index, Array | float]] = [(e[:, j], 0.5 * steps[:, j]) for j in range(count)]
         constant = points[:, 0] + 0.5 * steps.sum(axis=1)
         # Rounding of the points and of this row, as an allowance in the row itself.
@@ -377,9 +361,9 @@ class Encoder:
         return e, values, error + slip * (steepest + gap * function.curvature(low, high))
 
 
-def _broadcast_index(shape: Shape, target: Shape) -> Index:
-    """Flat element numbers of an operand, broadcast to the target's shape."""
-    return np.broadcast_to(np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape), target).ravel()
+def _numbers(shape: Shape) -> Index:
+    """The flat number of every element."""
+    return np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)
 
 
 def rounding(terms: int) -> float:
