@@ -218,36 +218,27 @@ class CrownEngine(BoxEngine):
         else:
             clean = _forward(step.graph, {**parameters, **data_intervals(step, limited.clean)}, outputs=False)
             member = np.isin(step.rows, limited.rows)
-            after = _budgeted(step.graph, parameters, clean, dirty, member, limited.most)
+            after = _budgeted(step.graph, clean, dirty, member, limited.most)
         return Box.of_tensors(after, step.layout), StepReport(seconds=time.perf_counter() - start)
 
 
 def _budgeted(
-    graph: Graph,
-    parameters: dict[str, Interval],
-    clean: list[Interval],
-    dirty: list[Interval],
-    member: NDArray[np.bool_],
-    most: int,
+    graph: Graph, clean: list[Interval], dirty: list[Interval], member: NDArray[np.bool_], most: int
 ) -> dict[str, Interval]:
     """Outputs where at most `most` of the member rows are dirty: rows are told apart up to the sum over the batch."""
-    rows = _Rows.of(graph, outputs=False)
-    values: dict[int, Interval] = {}
+    by_row = _Rows.of(graph, outputs=False).by_row
+    values = list(dirty)  # with every row dirty, which is sound as well
     for number, node in enumerate(graph.nodes):
-        if number in rows.by_row:
-            continue  # known row by row, clean and dirty
-        if any(i in rows.by_row for i in node.operands):
-            first, second = (
-                _per_row(node, [known[i] if i in rows.by_row else values[i] for i in node.operands])
-                for known in (clean, dirty)
-            )
-            value = _batch_sum(first, second, member, most)
-        elif node.op == "input":
-            value = parameters[node.attribute]
+        if number in by_row or not node.operands:
+            continue
+        operands = [values[i] for i in node.operands]
+        if by_row.isdisjoint(node.operands):
+            value = interval.TABLE[node.op](node, *operands)
         else:
-            value = interval.TABLE[node.op](node, *(values[i] for i in node.operands))
-        values[number] = value.meet(dirty[number])  # with every row dirty, which is sound as well
-    return {name: values[number] for name, number in graph.outputs.items()}
+            without = [clean[i] if i in by_row else values[i] for i in node.operands]
+            value = _batch_sum(_per_row(node, without), _per_row(node, operands), member, most)
+        values[number] = value.meet(dirty[number])
+    return outputs_of(graph, values)
 
 
 def _batch_sum(clean: Interval, dirty: Interval, member: NDArray[np.bool_], most: int) -> Interval:

@@ -95,37 +95,35 @@ class ProgramBuilder:
     """Collects variables and rows; `finish` freezes them into a `Program`."""
 
     def __init__(self, *, bilinear: bool = False) -> None:
+        self.lower, self.upper, self.integer = np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool)
         # Each list begins with an empty array that gives the kind of its numbers.
-        self._lower, self._upper, self._row_lower, self._row_upper = ([np.zeros(0)] for _ in range(4))
-        self._integer = [np.zeros(0, dtype=bool)]
+        self._row_lower, self._row_upper = [np.zeros(0)], [np.zeros(0)]
         self._owner = [np.zeros(0, dtype=np.intp)]
         self._triples = [np.zeros((0, 3), dtype=np.intp)]
         self._matrices: list[Any] = []
-        self.variables = 0
         self.bilinear = bilinear
         """Whether true products may be declared; else only their linear relaxations."""
 
+    @property
+    def variables(self) -> int:
+        return len(self.lower)
+
     def add_variables(self, count: int, lower: float = -1.0, upper: float = 1.0, *, integer: bool = False) -> Index:
         """Declare `count` variables and return their numbers; deviations live in [−1, 1], gates in {0, 1}."""
-        self._lower.append(np.full(count, lower))
-        self._upper.append(np.full(count, upper))
-        self._integer.append(np.full(count, integer))
-        self.variables += count
+        self.lower = np.append(self.lower, np.full(count, lower))
+        self.upper = np.append(self.upper, np.full(count, upper))
+        self.integer = np.append(self.integer, np.full(count, integer))
         return np.arange(self.variables - count, self.variables, dtype=np.intp)
 
     @property
     def middle(self) -> Array:
         """Midpoint of every variable's bounds."""
-        return 0.5 * (np.concatenate(self._lower) + np.concatenate(self._upper))
+        return 0.5 * (self.lower + self.upper)
 
     @property
     def reach(self) -> Array:
         """Half the width of every variable's bounds."""
-        return 0.5 * (np.concatenate(self._upper) - np.concatenate(self._lower))
-
-    @property
-    def integer(self) -> NDArray[np.bool_]:
-        return np.concatenate(self._integer)
+        return 0.5 * (self.upper - self.lower)
 
     def add_rows(self, matrix: Any, lower: ArrayLike, upper: ArrayLike, owner: ArrayLike) -> None:
         """Add rows `lower ≤ matrix·v ≤ upper`, each scaled by its largest coefficient.
@@ -155,8 +153,8 @@ class ProgramBuilder:
     def finish(self) -> Program:
         matrices = [with_columns(matrix, self.variables) for matrix in self._matrices]
         return Program(
-            np.concatenate(self._lower),
-            np.concatenate(self._upper),
+            self.lower,
+            self.upper,
             self.integer,
             sparse.vstack(matrices, format="csr") if matrices else sparse.csr_matrix((0, self.variables)),
             np.concatenate(self._row_lower),

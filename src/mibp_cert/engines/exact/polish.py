@@ -120,16 +120,16 @@ class Search:
         high = np.minimum(self.program.upper[moving] - v[moving], trust)
         limits, limit_low, limit_high = self.limits
         now, limits = limits @ v, limits[:, moving]
-        touching = np.flatnonzero(np.diff(limits.indptr) > 0)
-        limits, room = limits[touching], (limit_low[touching] - now[touching], limit_high[touching] - now[touching])
-        below, above = np.isfinite(room[0]), np.isfinite(room[1])
+        above, below = np.isfinite(limit_high), np.isfinite(limit_low)
         slopes, gain = tangent.slopes[:, moving], tangent.gain[moving]
         scale = np.maximum(np.abs(slopes).max(axis=1, initial=0.0), 1e-300)
         matrix = sparse.vstack(
             [sparse.csr_matrix(-slopes / scale[:, None]), limits[above], -limits[below]], format="csr"
         )
         ahead = (tangent.arguments - tangent.margins) / scale
-        right = np.concatenate([ahead, np.maximum(room[1][above], 0.0), np.maximum(-room[0][below], 0.0)])
+        right = np.concatenate(
+            [ahead, np.maximum((limit_high - now)[above], 0.0), np.maximum((now - limit_low)[below], 0.0)]
+        )
         gain = gain / max(float(np.abs(gain).max()), 1e-300)
         if not (np.isfinite(right).all() and np.isfinite(matrix.data).all() and np.isfinite(gain).all()):
             return None  # numbers too large to be told apart: the point stays where it is
@@ -143,9 +143,9 @@ class Search:
         graph, values = self.graph, _forced_values(self.graph, self._at(v), claims)
         claimed = [(n, k) for n, claim in claims.items() for k in np.flatnonzero(~np.isnan(claim)).tolist()]
         places = [self._output_place(), *claimed]
-        start = {n: np.zeros((len(places), values[n].size)) for n, _ in places}
+        start = {n: np.zeros((len(places), *values[n].shape)) for n, _ in places}
         for scalar, (n, k) in enumerate(places):
-            start[n][scalar, k] += 1.0
+            start[n][scalar].flat[k] = 1.0
 
         def pull(number: int, node: Node, upstream: Array) -> list[tuple[int, Array]]:
             match node.op:
@@ -162,8 +162,7 @@ class Search:
                 for place, i in enumerate(node.operands)
             ]
 
-        shaped = {n: own.reshape((len(places), *values[n].shape)) for n, own in start.items()}
-        gradients = backward(graph, shaped, pull)
+        gradients = backward(graph, start, pull)
         total = np.zeros((len(places), len(v)))
         for name, known in self.inputs.items():
             flat = gradients.get(graph.inputs[name])
