@@ -24,7 +24,7 @@ from mibp_cert.engines.rounding import Interval
 from mibp_cert.nets import SGD, Network, Step, loss_named, run_steps, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
-from mibp_cert.solvers import Bound, Objective, Program, Scip, Status, failed
+from mibp_cert.solvers import Bound, Objective, Program, Scip, Status
 from mibp_cert.threats import LInf
 from oracles import rational, search_step, train_rational
 
@@ -263,7 +263,7 @@ class _FindsNothing(Scip):
     """A solver that declares every program infeasible."""
 
     def run(self, program: Program, objectives: Any, limits: Any) -> Any:
-        return [failed(objective, Status.INFEASIBLE, 0.0) for objective in objectives]
+        return [Bound(0.0, None, None, Status.INFEASIBLE, 0, 0.0) for _ in objectives]
 
 
 class _ClaimsNan(Scip):

@@ -35,7 +35,7 @@ from mibp_cert.graph import Graph
 from mibp_cert.nets import Layout, Step
 from mibp_cert.parallel import WorkerPool, split
 from mibp_cert.sets import ThreatSet
-from mibp_cert.solvers import FEASIBILITY, Bound, Capability, Limits, Objective, Program, Status, failed, solver_named
+from mibp_cert.solvers import FEASIBILITY, Bound, Capability, Limits, Objective, Program, Status, solver_named
 from mibp_cert.solvers.program import FREE, Affine, Index, with_columns
 
 log = logging.getLogger(__name__)
@@ -369,7 +369,7 @@ def _solve(task: Task, program: Program, objectives: list[Objective]) -> list[Bo
         return [_closed_form(program, objective) for objective in objectives]
     seconds = min(settings.seconds_per_program, (task.deadline - time.time()) / len(objectives))
     if seconds <= 0.0 or settings.nodes_per_program == 0:
-        return [failed(objective, Status.LIMIT, 0.0) for objective in objectives]
+        return [Bound(math.nan, None, None, Status.LIMIT, 0, 0.0) for _ in objectives]
     limits = Limits(seconds, settings.nodes_per_program, 0.25 * settings.gap)
     return solver_named(settings.solver).solve(program, objectives, limits)
 
