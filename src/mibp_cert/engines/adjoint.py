@@ -9,8 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from mibp_cert.engines.rounding import Array
-from mibp_cert.graph import Node, parse_spec
-from mibp_cert.graph.ops import Shape
+from mibp_cert.graph import Node, Shape, parse_spec
+
+LINEAR = ("add", "scale", "sum", "gather", "reshape")
+"""Operations that are linear in all operands at once."""
 
 
 def transposed(node: Node, place: int, weight: Array, shape: Shape, factor: Array) -> Array:

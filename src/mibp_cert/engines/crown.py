@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.engines import interval, relax
-from mibp_cert.engines.adjoint import transposed
+from mibp_cert.engines.adjoint import LINEAR, transposed
 from mibp_cert.engines.base import Box, ParameterSet, StepReport, data_intervals
 from mibp_cert.engines.interval import BoxEngine
 from mibp_cert.engines.rounding import TINY, Array, Interval, add_down, add_up, gamma, sum_error
@@ -116,16 +116,17 @@ class _Substitution:
         if number != self.target:
             self.size += _times(weight.size, _largest(box))
         places = [place for place, i in enumerate(node.operands) if i in self.rows.inside]
-        product_of_two = node.op == "contract" and len(places) == 2
-        if number not in self.rows.inside or node.op in ("input", "gate") or product_of_two:
+        rules = {"relu": self._relu, "smooth": self._smooth, **dict.fromkeys(LINEAR, self._linear)}
+        if len(places) == 1:  # a product of two functions of the data is not linear in it
+            rules["contract"] = self._contract
+        if number not in self.rows.inside or node.op not in rules:
             self._add(weight.value, box)
             return []
         if node.op == "add":
             for i in set(node.operands) - self.rows.inside:
                 known = self.values[i]
                 self._add(weight.value, Interval(*(np.broadcast_to(v, node.shape) for v in (known.low, known.high))))
-        rule = {"relu": self._relu, "smooth": self._smooth, "contract": self._contract}.get(node.op, self._linear)
-        return [(node.operands[place], rule(node, place, weight.value)) for place in places]
+        return [(node.operands[place], rules[node.op](node, place, weight.value)) for place in places]
 
     def _add(self, weight: Array, value: Interval) -> None:
         """Add the least value of `weight·v` for `v` in the interval (rows × elements)."""

@@ -34,10 +34,8 @@ from scipy import sparse
 
 from mibp_cert.engines import interval, relax
 from mibp_cert.engines.rounding import Interval, gamma
-from mibp_cert.graph import Graph, Node, Rule, interpret
-from mibp_cert.graph.einsum import product_index
+from mibp_cert.graph import Graph, Node, Rule, Shape, interpret, product_index
 from mibp_cert.graph.functions import SMOOTH
-from mibp_cert.graph.ops import Shape
 from mibp_cert.solvers.program import Affine, Array, Index, ProgramBuilder, with_columns
 
 NONE = -1
