@@ -91,38 +91,38 @@ def test_missing_rounding_margins_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_substituted_relu_without_its_lift_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = crown._Substitution._rules["relu"]
+    original = crown._Substitution._relu
 
-    def lower(self: Any, node: Any, weight: Any) -> bool:
+    def lower(self: Any, *args: Any) -> Any:
         kept = self._add
         self._add = lambda *args: None
         try:
-            return original(self, node, weight)
+            return original(self, *args)
         finally:
             self._add = kept
 
     name = "two convolutions"
     assert not _escapes(CrownEngine(), name, 0.3)
-    monkeypatch.setitem(crown._Substitution._rules, "relu", lower)
+    monkeypatch.setattr(crown._Substitution, "_relu", lower)
     assert _escapes(CrownEngine(), name, 0.3)
 
 
 def test_a_substitution_that_takes_parameters_for_known_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = crown._Substitution._rules["contract"]
+    original = crown._Substitution._contract
 
-    def certain(self: Any, node: Any, weight: Any) -> bool:
+    def certain(self: Any, node: Any, *args: Any) -> Any:
         kept = self.values
         self.values = [
-            Interval.point(0.5 * (v.low + v.high)) if i in node.operands and self._known(i) else v
+            Interval.point(0.5 * (v.low + v.high)) if i in node.operands and i not in self.rows.inside else v
             for i, v in enumerate(kept)
         ]
         try:
-            return original(self, node, weight)
+            return original(self, node, *args)
         finally:
             self.values = kept
 
     name = "relu, two logits"
-    monkeypatch.setitem(crown._Substitution._rules, "contract", certain)
+    monkeypatch.setattr(crown._Substitution, "_contract", certain)
     assert _escapes(CrownEngine(), name, 0.3)
 
 

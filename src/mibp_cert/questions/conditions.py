@@ -15,8 +15,7 @@ import numpy as np
 from mibp_cert.data import Column
 from mibp_cert.engines import Engine, Inputs, MibpEngine, ParameterSet, Wanted
 from mibp_cert.engines.exact.encode import Encoder
-from mibp_cert.engines.exact.engine import declare_inputs, treatments
-from mibp_cert.engines.exact.solve import Declare
+from mibp_cert.engines.exact.engine import Declare, declare_inputs, treatments
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder

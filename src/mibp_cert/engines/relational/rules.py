@@ -205,8 +205,7 @@ class AffineRules:
         centre, slack = np.where(on, 1.0, np.where(off, 0.0, 0.5)), np.zeros(a.shape)
         linear, raw = None, weight.copy()
         if id(node) in self.sloped and self.slope_cap > 0:
-            largest = np.maximum(np.where(unstable, np.maximum(high, -low), 1.0), 1e-300)
-            slope = np.where(unstable, np.minimum((1.0 - 8.0 * UNIT) / largest, self.slope_cap), 0.0)
+            slope = relax.gate_line(low, high, unstable, self.slope_cap)
             centre = np.where(unstable, 0.5 + slope * a.centre, centre)
             linear = symbols.times(slope, a.dense(), spare=a.free)
             raw = upward(weight + slope * a.raw, 3)
