@@ -17,7 +17,7 @@ import pytest
 
 import mibp_cert as mc
 from mibp_cert.errors import UserError
-from mibp_cert.store import archive
+from mibp_cert.store import archive, second, stored_request
 from mibp_cert.store.archive import digest, opened, pack, read_step, sealed, unpack
 from mibp_cert.store.verify import AuditSettings, verify
 
@@ -372,6 +372,33 @@ def test_verify_evaluates_points_of_every_step_and_raises_no_false_alarm(name: s
     steps, points = (int(word) for word in found["second opinion"].words.split() if word.isdigit())
     assert steps == len(list((tmp_path / "steps").glob("*.npz")))  # none for a step at which the bounds diverged
     assert points >= steps > 0
+
+
+def test_verify_finds_a_usable_point_where_the_box_cuts_random_ones_off(tmp_path: Path) -> None:
+    """A wide row budget: the box after a step is much smaller than what the generators alone admit."""
+    network, training = mc.Network.mlp([2, 4, 2]), mc.Training(epochs=2, batch_size=6)
+    threat = mc.Budget(mc.LInf(1.0), rows=6)
+    mc.certify_training(network, small(), threat, training, run_dir=tmp_path, attacked=False)
+    settings = AuditSettings(points=1, parameters=1, members=2, recompute=False)
+    found = {check.name: check for check in verify(tmp_path, settings)}
+    assert found["second opinion"].holds, found["second opinion"].words
+
+
+def test_verify_says_neither_wrong_nor_ok_where_it_found_no_point(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second, "members_at", lambda *_: iter(()))
+    found = {check.name: check for check in verify(finished, QUICK)}
+    assert found["second opinion"].holds is None
+    assert "no usable point for step(s) 1, 2" in found["second opinion"].words
+
+
+def test_the_second_opinion_counts_no_point_whose_result_is_not_finite(finished: Path) -> None:
+    step = stored_request(finished).plan.steps[0]
+    before = second.Stored.of(read_step(finished, 1), stored_request(finished).members.noise())
+    nowhere = second.balls(np.full(len(before.lower), np.nan))
+    x, y = second.balls(np.zeros((len(step.rows), 2))), second.balls(np.zeros((len(step.rows), 2)))
+    assert second.check(step, before, [(nowhere, x, y, None)]) == ([], 0)
 
 
 @pytest.mark.usefixtures("one_pool")

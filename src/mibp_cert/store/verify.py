@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from mibp_cert.certify.tables import attack_rows
 from mibp_cert.engines import Box, Inputs, prediction_named
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import MibpCertError, SoundnessError, UnsupportedOperation, UserError
-from mibp_cert.nets import Step
+from mibp_cert.nets import Step, run_steps
 from mibp_cert.sets import ThreatSet
 from mibp_cert.store import second
 from mibp_cert.store.archive import read_chain, read_request, read_result, read_step
@@ -153,7 +154,9 @@ class _Audit:
             yield threat, mine[0] or before, mine[1]
 
     def _second(self, number: int, step: Step) -> tuple[list[str], int]:
-        wrong, evaluated = list[str](), 0
+        """What is wrong with a step, and at how many points it was evaluated: 0 if some case of it was at none."""
+        wrong, evaluated = list[str](), list[int]()
+        earlier = self.plan.steps[: number - 1]
         for case, (threat, before, after) in enumerate(self._cases(number)):
             noise = threat.noise()
             old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
@@ -161,13 +164,14 @@ class _Audit:
             if self.engine.solves:
                 # Exact sets may be smaller than the noise view: only datasets of the threat itself count.
                 count = self.settings.points + 2 * self.settings.parameters
-                found, points = second.check_box(old, new, step, threat.sample(rng, count))
+                members = second.corners(old, step, threat.sample(rng, count))
             else:
-                chosen = second.points_of(new, rng, self.settings.points, self.settings.parameters)
-                found, points = second.check_step(old, new, step, noise, chosen)
+                points = second.points_of(new, rng, self.settings.points, self.settings.parameters)
+                members = second.members_at(old, step, points, partial(run_steps, earlier, self.plan.begin))
+            found, count = second.check(step, new, members)
             wrong += found
-            evaluated += points
-        return wrong, evaluated
+            evaluated.append(count)
+        return wrong, sum(evaluated) if all(evaluated) else 0
 
     def _same(self, number: int, step: Step) -> bool:
         """Does the engine come to the same bits again?"""
@@ -179,14 +183,15 @@ class _Audit:
 
 def _opinion(checked: int, points: int, wrong: list[str], empty: list[int], unknown: str) -> Check:
     """What the second opinion came to; `empty`: steps without a point, `unknown`: what it has no rule for."""
-    holds: bool | None = not (wrong or empty)
-    words = "every result is in the stored set"
+    holds: bool | None = None
     if wrong:
-        words = "; ".join(wrong[:5])
+        holds, words = False, "; ".join(wrong[:5])
     elif unknown:
-        holds, words = None, unknown
-    elif empty:
-        words = f"nothing could be evaluated for step(s) {', '.join(map(str, empty[:9]))}"
+        words = unknown
+    elif empty or not checked:
+        words = f"no usable point for step(s) {', '.join(map(str, empty[:9]))}" if empty else "nothing to evaluate"
+    else:
+        holds, words = True, "every result is in the stored set"
     return Check("second opinion", holds, f"{checked} step(s) evaluated at {points} points in ball arithmetic: {words}")
 
 
