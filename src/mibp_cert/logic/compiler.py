@@ -13,16 +13,29 @@ With `b` a binary that switches a formula on (`b = 1` enforces it, `b = 0` leave
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
-from scipy import sparse
 
-from mibp_cert.logic.formulas import Comparison, Expression, Formula, Joined, Key, Truth
+from mibp_cert.logic.formulas import Comparison, Expression, Formula, Joined, Key, Number, Truth
 from mibp_cert.solvers.program import FREE, Affine, ProgramBuilder, with_columns
 
-Linear = tuple[dict[int, float], float]
-"""Coefficients of program variables, and a constant."""
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """`constant + Σ coefficient·variable ± slack` over variables of a program."""
+
+    coefficients: dict[int, float]
+    constant: float = 0.0
+    slack: float = 0.0
+
+    def plus(self, factor: float, other: Linear) -> Linear:
+        """`self + factor·other`."""
+        total = dict(self.coefficients)
+        for variable, coefficient in other.coefficients.items():
+            total[variable] = total.get(variable, 0.0) + factor * coefficient
+        return Linear(total, self.constant + factor * other.constant, self.slack + abs(factor) * other.slack)
 
 
 @dataclass(frozen=True)
@@ -54,12 +67,8 @@ class Compiler:
                 choices = self.builder.add_variables(len(formula.parts), 0.0, 1.0, integer=True).tolist()
                 for part, choice in zip(formula.parts, choices, strict=True):
                     self.require(part, choice)
-                need: dict[int, float] = dict.fromkeys(choices, -1.0)
-                if switch is None:
-                    self._row((need, 1.0), None)
-                else:
-                    need[switch] = need.get(switch, 0.0) + 1.0
-                    self._row((need, 0.0), None)
+                need = Linear(dict.fromkeys(choices, -1.0), 1.0)
+                self._row(need if switch is None else need.plus(1.0, Linear({switch: 1.0}, -1.0)))
             case Comparison(relation="<=" | "<"):
                 self._row(self.linear(formula.expression), switch)
             case Comparison(relation="=="):
@@ -72,16 +81,17 @@ class Compiler:
                 self._row(self.linear(wanted), switch)
 
     def linear(self, expression: Expression) -> Linear:
-        """The expression over program variables; products get variables of their own."""
-        total: dict[int, float] = {}
-        constant = expression.constant
-        pieces = [(value, self._variable(key)) for key, value in expression.terms.items()]
-        pieces += [(factor, self._product(self.linear(a), self.linear(b))) for factor, a, b in expression.products]
-        for value, (coefficients, base) in pieces:
-            constant += value * base
-            for variable, coefficient in coefficients.items():
-                total[variable] = total.get(variable, 0.0) + value * coefficient
-        return total, constant
+        """The expression over program variables; products get variables of their own. What a number loses as a float is slack;
+        rounding of the sums is far below the solver's tolerance."""
+        total = Linear({}, *_rounded(expression.constant))
+        for key, exact in expression.terms.items():
+            (value, lost), one = _rounded(exact), self._variable(key)
+            total = total.plus(value, one)
+            if lost:
+                total = replace(total, slack=total.slack + lost * max(map(abs, self.range(one))))
+        for a, b in expression.products:
+            total = total.plus(1.0, self._product(self.linear(a), self.linear(b)))
+        return total
 
     def _variable(self, key: Key) -> Linear:
         kind, number = key
@@ -91,52 +101,48 @@ class Compiler:
             return self._made[number]
         affine, place = (self.x if kind == "x" else self.y), self.places[key]
         row = affine.linear[[place]]
-        return dict(zip(row.indices.tolist(), row.data.tolist(), strict=True)), float(affine.centre[place])
+        coefficients = dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
+        return Linear(coefficients, float(affine.centre[place]), float(affine.slack[place]))
 
     def _make(self, own: Own) -> Linear:
         if own.kind == "real":
             (e,) = self.builder.add_variables(1).tolist()
-            return {e: 0.5 * (own.high - own.low)}, 0.5 * (own.high + own.low)
+            return Linear({e: 0.5 * (own.high - own.low)}, 0.5 * (own.high + own.low))
         if own.kind == "count":
             flags = self.builder.add_variables(len(own.formulas), 0.0, 1.0, integer=True).tolist()
             for formula, flag in zip(own.formulas, flags, strict=True):
                 self.require(formula, flag)
                 (off,) = self.builder.add_variables(1, 0.0, 1.0, integer=True).tolist()
-                self._row(({off: 1.0, flag: 1.0}, -1.0), None)  # off = 1 − flag
-                self._row(({off: -1.0, flag: -1.0}, 1.0), None)
+                self._row(Linear({off: 1.0, flag: 1.0}, -1.0))  # off = 1 − flag
+                self._row(Linear({off: -1.0, flag: -1.0}, 1.0))
                 self.require(formula.negated(), off)
-            return dict.fromkeys(flags, 1.0), 0.0
+            return Linear(dict.fromkeys(flags, 1.0))
         span = int(own.high - own.low)
         bits = self.builder.add_variables(max(1, span.bit_length()), 0.0, 1.0, integer=True).tolist()
-        whole: Linear = {bit: float(2**k) for k, bit in enumerate(bits)}, own.low
+        whole = Linear({bit: float(2**k) for k, bit in enumerate(bits)}, own.low)
         if 2 ** len(bits) - 1 > span:
-            self._row((whole[0], own.low - own.high), None)
+            self._row(replace(whole, constant=own.low - own.high))
         return whole
 
     def range(self, value: Linear) -> tuple[float, float]:
         """Bounds of an expression from its variables' bounds, a little widened for rounding."""
         middle, reach = self.builder.middle, self.builder.reach
-        centre = value[1] + sum(c * middle[v] for v, c in value[0].items())
-        radius = sum(abs(c) * reach[v] for v, c in value[0].items())
-        radius += 1e-12 * (abs(centre) + radius + abs(value[1]))
+        centre = value.constant + sum(c * middle[v] for v, c in value.coefficients.items())
+        radius = sum(abs(c) * reach[v] for v, c in value.coefficients.items()) + value.slack
+        radius += 1e-12 * (abs(centre) + radius + abs(value.constant))
         return centre - radius, centre + radius
 
     def _product(self, a: Linear, b: Linear) -> Linear:
         """`a·b = a₀·b + b₀·a − a₀·b₀ + r_a·r_b·q` with `q = e_a·e_b`."""
         (var_a, mid_a, rad_a), (var_b, mid_b, rad_b) = self._deviation(a), self._deviation(b)
         (q,) = self.builder.add_variables(1).tolist()
-        for s in (1.0, -1.0):
-            self._row(({q: -1.0, var_a: s, var_b: s} if var_a != var_b else {q: -1.0, var_a: 2 * s}, -1.0), None)
-            if var_a != var_b:
-                self._row(({q: 1.0, var_a: -s, var_b: s}, -1.0), None)
+        below = Linear({q: -1.0}, -1.0)
+        for s in (1.0, -1.0):  # |e_a + e_b| − 1 ≤ q ≤ 1 − |e_a − e_b|
+            self._row(below.plus(s, Linear({var_a: 1.0})).plus(s, Linear({var_b: 1.0})))
+            self._row(Linear({q: 1.0}, -1.0).plus(-s, Linear({var_a: 1.0})).plus(s, Linear({var_b: 1.0})))
         if self.builder.bilinear:
-            one = np.array([q]), np.array([var_a]), np.array([var_b])
-            self.builder.add_triples(*one)
-        total: dict[int, float] = {q: rad_a * rad_b}
-        for factor, (coefficients, _) in ((mid_a, b), (mid_b, a)):
-            for variable, coefficient in coefficients.items():
-                total[variable] = total.get(variable, 0.0) + factor * coefficient
-        return total, mid_a * b[1] + mid_b * a[1] - mid_a * mid_b
+            self.builder.add_triples(*(np.array([variable]) for variable in (q, var_a, var_b)))
+        return Linear({q: rad_a * rad_b}, -mid_a * mid_b).plus(mid_a, b).plus(mid_b, a)
 
     def _deviation(self, value: Linear) -> tuple[int, float, float]:
         """A variable `e ∈ [−1, 1]` with `value = middle + radius·e`."""
@@ -144,28 +150,27 @@ class Compiler:
         middle, radius = 0.5 * (low + high), 0.5 * (high - low)
         (e,) = self.builder.add_variables(1).tolist()
         for sign in (1.0, -1.0):
-            row = {v: sign * c for v, c in value[0].items()}
-            row[e] = row.get(e, 0.0) - sign * radius
-            self._row((row, sign * (value[1] - middle)), None)
+            self._row(Linear({}).plus(sign, value).plus(-sign, Linear({e: radius}, middle)))
         return e, middle, radius
 
-    def _row(self, value: Linear, switch: int | None) -> None:
-        """`value ≤ 0`, or `value ≤ u·(1 − switch)`."""
-        coefficients, constant = dict(value[0]), value[1]
+    def _row(self, value: Linear, switch: int | None = None) -> None:
+        """`value ≤ 0`, or `value ≤ u·(1 − switch)`, for some value within the slack."""
         if switch is not None:
             _, high = self.range(value)
             if high <= 0:
                 return
-            coefficients[switch] = coefficients.get(switch, 0.0) + high
-            constant -= high
-        if not coefficients:
-            # A rule about constants alone: true, or impossible for every dataset.
-            coefficients = {int(self.builder.add_variables(1)[0]): 0.0}
-        variables = np.array(list(coefficients), dtype=np.intp)
-        data = np.array(list(coefficients.values()))
-        where = (np.zeros(len(variables), dtype=np.intp), variables)
-        matrix = sparse.csr_matrix((data, where), shape=(1, self.builder.variables))
-        self.builder.add_rows(matrix, -math.inf, -constant, FREE)
+            value = value.plus(high, Linear({switch: 1.0}, -1.0))
+        # A rule about constants alone is true, or impossible for every dataset.
+        entries = value.coefficients or {int(self.builder.add_variables(1)[0]): 0.0}
+        variables, none = np.array(list(entries), dtype=np.intp), np.zeros(len(entries), dtype=np.intp)
+        row = self.builder.matrix(none, variables, list(entries.values()), 1)
+        self.builder.add_rows(row, -math.inf, -(value.constant - value.slack), FREE)
+
+
+def _rounded(exact: Number) -> tuple[float, float]:
+    """The nearest float, and a bound of how far away it is."""
+    value = float(exact)
+    return value, 2.0 * float(abs(Fraction(exact) - Fraction(value)))
 
 
 def picked(affine: Affine, elements: np.ndarray, columns: int) -> Affine:

@@ -1,9 +1,9 @@
 """Expressions and formulas over cells, labels and own variables: what a user writes, before any solver sees it.
 
-An expression is `constant + Σ coefficient·variable + Σ coefficient·(expression·expression)`; a formula is a comparison of
+An expression is `constant + Σ coefficient·variable + Σ expression·expression`; a formula is a comparison of
 expressions, a statement about a category or a label, or `&`, `|`, `~`, `implies` of formulas. A set of datasets is closed: there
 `a < b` allows what `a ≤ b` does, and `a ≠ b` forbids nothing (both sides of a kink are always allowed, never excluded). Proofs
-about models (`certify.conditions`) keep the difference.
+about models (`questions.conditions`) keep the difference.
 """
 
 from __future__ import annotations
@@ -12,21 +12,27 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from mibp_cert.errors import UserError
 
 Key = tuple[str, int]
 """`("x", flat feature)`, `("y", flat label entry)` or `("v", own variable)`."""
+Number = float | Fraction
 
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """See the module's text."""
+    """See the module's text; numbers are kept as fractions, so that no arithmetic with expressions rounds."""
 
-    terms: Mapping[Key, float]
-    constant: float = 0.0
-    products: tuple[tuple[float, Expression, Expression], ...] = ()
+    terms: Mapping[Key, Number]
+    constant: Number = 0.0
+    products: tuple[tuple[Expression, Expression], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", {key: Fraction(value) for key, value in self.terms.items()})
+        object.__setattr__(self, "constant", Fraction(self.constant))
 
     @classmethod
     def of(cls, value: Any) -> Expression:
@@ -48,22 +54,22 @@ class Expression:
     def variables(self) -> Iterator[Key]:
         """All variables that it speaks of."""
         yield from self.terms
-        for _, a, b in self.products:
-            yield from a.variables()
-            yield from b.variables()
+        for pair in self.products:
+            for factor in pair:
+                yield from factor.variables()
 
-    def _scaled(self, factor: float) -> Expression:
-        products = tuple((factor * c, a, b) for c, a, b in self.products)
+    def _scaled(self, factor: Number) -> Expression:
+        products = tuple((a._scaled(factor), b) for a, b in self.products)
         return Expression({key: factor * value for key, value in self.terms.items()}, factor * self.constant, products)
 
     def __neg__(self) -> Expression:
-        return self._scaled(-1.0)
+        return self._scaled(Fraction(-1))
 
     def __add__(self, other: Any) -> Expression:
         b = Expression.of(other)
         terms = dict(self.terms)
         for key, value in b.terms.items():
-            terms[key] = terms.get(key, 0.0) + value
+            terms[key] = terms.get(key, 0) + value
         return Expression(terms, self.constant + b.constant, self.products + b.products)
 
     __radd__ = __add__
@@ -84,14 +90,14 @@ class Expression:
             raise UserError(
                 "The rules may multiply two linear expressions, not more; name a product as an own variable."
             )
-        return Expression({}, 0.0, ((1.0, self, b),))
+        return Expression({}, 0.0, ((self, b),))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Expression:
         if isinstance(other, Expression) or float(other) == 0.0:
             raise UserError("The rules may divide by a number other than 0 only.")
-        return self._scaled(1.0 / float(other))
+        return self._scaled(1 / Fraction(float(other)))
 
     def __le__(self, other: Any) -> Formula:
         return Comparison(self - other, "<=")
@@ -119,9 +125,10 @@ class Formula(ABC):
     def negated(self) -> Formula:
         """The opposite."""
 
-    @abstractmethod
-    def expressions(self) -> Iterator[Expression]:
-        """All expressions in it."""
+    def atoms(self) -> Iterator[Atom]:
+        """The single statements in it, from left to right."""
+        assert isinstance(self, Comparison | Truth)
+        yield self
 
     def __invert__(self) -> Formula:
         return self.negated()
@@ -161,9 +168,6 @@ class Comparison(Formula):
             return Comparison(-self.expression, "<" if self.relation == "<=" else "<=")
         return Comparison(self.expression, "!=" if self.relation == "==" else "==")
 
-    def expressions(self) -> Iterator[Expression]:
-        yield self.expression
-
 
 @dataclass(frozen=True, eq=False)
 class Truth(Formula):
@@ -174,9 +178,6 @@ class Truth(Formula):
 
     def negated(self) -> Formula:
         return Truth(self.expression, not self.wanted)
-
-    def expressions(self) -> Iterator[Expression]:
-        yield self.expression
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,11 +190,14 @@ class Joined(Formula):
     def negated(self) -> Formula:
         return Joined(tuple(part.negated() for part in self.parts), not self.every)
 
-    def expressions(self) -> Iterator[Expression]:
+    def atoms(self) -> Iterator[Atom]:
         for part in self.parts:
-            yield from part.expressions()
+            yield from part.atoms()
+
+
+Atom = Comparison | Truth
 
 
 def expressions_of(formulas: Sequence[Formula]) -> list[Expression]:
     """All expressions in formulas."""
-    return [expression for formula in formulas for expression in formula.expressions()]
+    return [atom.expression for formula in formulas for atom in formula.atoms()]

@@ -145,7 +145,8 @@ def _symbols(builder: ProgramBuilder, state: RelationalSet, count: int) -> Index
 
 
 def _segments(builder: ProgramBuilder, pieces: Segments, symbols: Index, switch: Index | None) -> None:
-    """`low ≤ ε ≤ high` (times a switch), and sums of choices."""
+    """`low ≤ ε ≤ high` (times a switch), and sums of choices. A piece that is switched off is at 0, so that its choices sum up to
+    at most 1, of whatever kind it is; without a switch, they may have to sum up to exactly 1."""
     if not len(symbols):
         return
     n, discrete, largest = len(symbols), pieces.kind in ("choice", "corner"), pieces.magnitude()
@@ -160,7 +161,8 @@ def _segments(builder: ProgramBuilder, pieces: Segments, symbols: Index, switch:
     if discrete:
         piece = np.repeat(np.arange(len(pieces.sizes)), pieces.sizes)
         total = builder.matrix(piece, symbols, 1.0, len(pieces.sizes))
-        builder.add_rows(total, 1.0 if pieces.kind == "choice" else -np.inf, 1.0, FREE)
+        exactly = pieces.kind == "choice" and switch is None
+        builder.add_rows(total, 1.0 if exactly else -np.inf, 1.0, FREE)
 
 
 def _row(builder: ProgramBuilder, variables: Index, coefficients: Array | float, upper: float) -> None:

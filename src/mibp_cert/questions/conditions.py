@@ -8,7 +8,8 @@ proven `t > 0` says that no model breaks it.
 
 from __future__ import annotations
 
-from functools import partial
+import math
+from functools import partial, reduce
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder
 from mibp_cert.logic.compiler import Compiler
-from mibp_cert.logic.formulas import Comparison, Expression, Formula, Joined
+from mibp_cert.logic.formulas import Atom, Comparison, Expression, Formula, Joined, Number
 from mibp_cert.nets import Network
 from mibp_cert.solvers import FEASIBILITY, Affine, Limits, Objective, Program, solver_named
 
@@ -64,19 +65,11 @@ class Conditions:
         return layout.offsets[which] + int(np.ravel_multi_index(index, shape))
 
 
-def comparisons(formula: Formula) -> list[Comparison]:
-    """All comparisons in a formula, from left to right."""
-    match formula:
-        case Comparison():
-            return [formula]
-        case Joined():
-            return [found for part in formula.parts for found in comparisons(part)]
-    raise UserError("Conditions on models are comparisons of outputs and parameters, combined with &, | and ~.")
-
-
 def prove(formula: Formula, model: Conditions, state: ParameterSet, inputs: Inputs, engine: Engine) -> bool | None:
     """True if the formula holds for every model of the set, False if it fails for every one, None if that is open."""
-    parts = comparisons(formula)
+    parts = list(formula.atoms())
+    if any(not isinstance(part, Comparison) for part in parts):
+        raise UserError("Conditions on models are comparisons of outputs and parameters, combined with &, | and ~.")
     if not state.usable:
         return None
     layout = model.network.layout
@@ -117,45 +110,54 @@ def _decide(formula: Formula, known: dict[int, Interval]) -> bool | None:
 def _graph(model: Conditions, rows: int, expressions: list[Expression]) -> Graph:
     """Graph from parameters and `x` to the expressions' values (one output, a vector), outputs being in the user's units."""
     network, target = model.network, model.target
-    products = [(number, *product) for number, one in enumerate(expressions) for product in one.products]
-    linear = [*expressions, *(part for _, _, a, b in products for part in (a, b))]
+    products = [(number, a, b) for number, one in enumerate(expressions) for a, b in one.products]
+    linear = [*expressions, *(part for _, a, b in products for part in (a, b))]
     g = GraphBuilder()
     parameters = network.parameter_inputs(g)
     logits, _ = network.forward(g, parameters, g.input("x", (rows, network.features)))
     g.origin = "condition"
     if target is not None:
         logits = g.add(g.scale(logits, target.scale), g.const(target.shift))
-    total = g.const([expression.constant for expression in linear])
-    outputs = _matrix(linear, "o", rows * network.logits)
-    if outputs.any():
-        shaped = outputs.reshape(len(linear), rows, network.logits)
-        total = g.add(total, g.contract("bc,ebc->e", logits, g.const(shaped)))
-    weights, layout = _matrix(linear, "p", network.layout.size), network.layout
-    for i, name in enumerate(layout.names):
-        part = weights[:, layout.offsets[i] : layout.offsets[i + 1]]
-        if part.any():
-            flat = g.reshape(parameters[name], (part.shape[1],))
-            total = g.add(total, g.contract("p,ep->e", flat, g.const(part)))
+    layout = network.layout
+    sources = [("o", 0, logits), *(("p", layout.offsets[i], parameters[n]) for i, n in enumerate(layout.names))]
+    pieces = [
+        _times(g, g.const(constants[:, 0]), factor)
+        for factor, constants in _coefficients([{0: one.constant} for one in linear], 1)
+    ]
+    for kind, start, tensor in sources:
+        shape = g.shape(tensor)
+        found = [{place - start: q for (name, place), q in one.terms.items() if name == kind} for one in linear]
+        for factor, matrix in _coefficients(found, math.prod(shape)):
+            if matrix.any():
+                letters = "abcd"[: len(shape)]
+                weights = g.const(matrix.reshape(len(linear), *shape))
+                pieces.append(_times(g, g.contract(f"{letters},e{letters}->e", tensor, weights), factor))
+    total = reduce(g.add, pieces)
     value = g.gather(total, np.arange(len(expressions)), -1)
     if products:
         left, right = (g.gather(total, np.arange(len(expressions) + i, len(linear), 2), -1) for i in (0, 1))
-        share = np.zeros((len(expressions), len(products)))
-        for k, (number, factor, _, _) in enumerate(products):
-            share[number, k] = factor
-        value = g.add(value, g.contract("p,ep->e", g.multiply(left, right), g.const(share)))
+        owner = np.equal.outer(np.arange(len(expressions)), [number for number, _, _ in products])
+        value = g.add(value, g.contract("p,ep->e", g.multiply(left, right), g.const(owner)))
     return g.finish({"value": value})
 
 
-def _matrix(expressions: list[Expression], kind: str, size: int) -> Array:
-    found = np.zeros((len(expressions), size))
-    for i, expression in enumerate(expressions):
-        for (name, place), coefficient in expression.terms.items():
-            if name == kind:
-                found[i, place] += coefficient
-    return found
+def _coefficients(rows: list[dict[int, Number]], size: int) -> list[tuple[Number, Array]]:
+    """Rows of coefficients as `Σ factor·matrix`: all that are floats at once, each other number as a factor of its own."""
+    found: dict[Number, Array] = {1: np.zeros((len(rows), size))}
+    for i, row in enumerate(rows):
+        for place, exact in row.items():
+            if 0 <= place < size:
+                factor, entry = (1, float(exact)) if float(exact) == exact else (exact, 1.0)
+                found.setdefault(factor, np.zeros((len(rows), size)))[i, place] = entry
+    return list(found.items())
 
 
-def _unbreakable(formula: Formula, parts: list[Comparison], graph: Graph, declare: Declare, engine: MibpEngine) -> bool:
+def _times(g: GraphBuilder, node: int, factor: Number) -> int:
+    """A graph's factors are exact, whatever they are; engines cover what their multiplication rounds."""
+    return node if factor == 1 else g.scale(node, factor)
+
+
+def _unbreakable(formula: Formula, parts: list[Atom], graph: Graph, declare: Declare, engine: MibpEngine) -> bool:
     """Does the solver prove that every model that comes near to breaking the formula is still away from it?"""
     settings = engine.settings
     for tolerance, bilinear in treatments(settings):

@@ -166,12 +166,12 @@ class RulesSet(ThreatSet):
         if not isinstance(formula, Comparison) or formula.relation == "!=" or not formula.expression.linear:
             return []
         count = len(noise.blocks[0].symbols) if noise.blocks else 0
-        total, constant = np.zeros(noise.symbols), formula.expression.constant
+        total, constant = np.zeros(noise.symbols), float(formula.expression.constant)
         for (on, place), value in formula.expression.terms.items():
             if on != "x":
                 return []
-            total += value * np.asarray(noise.x_linear[[place]].todense()).ravel()
-            constant += value * float(noise.x_centre.ravel()[place])
+            total += float(value) * np.asarray(noise.x_linear[[place]].todense()).ravel()
+            constant += float(value) * float(noise.x_centre.ravel()[place])
         if total[count:].any() or not total.any():
             return []
         slip = 4.0 * FEASIBILITY * float(np.abs(total).sum()) + 1e-12 * abs(constant)
