@@ -57,6 +57,18 @@ def test_quiet_prints_nothing() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+def test_a_run_that_asks_and_keeps_nothing_visits_neither_questions_nor_the_store(tmp_path: Path) -> None:
+    visited = set[str]()
+    sys.setprofile(lambda frame, *_: visited.add(frame.f_code.co_filename))
+    try:
+        found = CliRunner().invoke(cli.app, [*QUICK, "--json", str(tmp_path / "found.json")])
+    finally:
+        sys.setprofile(None)
+    assert found.exit_code == 0
+    assert {Path(name).parent.name for name in visited} >= {"certify", "engines", "report"}
+    assert not {name for name in visited if Path(name).parent.name in ("questions", "store")}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -145,7 +145,8 @@ class Job:
     test_threat: Catalogued | None
     training: Training
     engines: tuple[str, ...]
-    questions: Questions
+    questions: Questions | None
+    """None: nothing beyond the class is asked."""
     notes: tuple[str, ...]
     asked: Mapping[str, Any]
     """The section `threat` as it was written."""
@@ -197,8 +198,10 @@ def job_of(config: Config) -> Job:
     threat = _threat(config["threat"], data, built_in)
     test = config["test_threat"]
     test_threat = None if not test else threat_from_json(test) if "kind" in test else threat_of(**_easy(test, ("eps",)))
-    questions = _typed(Questions, config["questions"])
-    questions.check(data, test_threat=test_threat is not None)
+    every = _typed(Questions, config["questions"])
+    questions = None if every == Questions() else every
+    if questions is not None:
+        questions.check(data, test_threat=test_threat is not None)
     training = _typed(Training, config["training"])
     engines = tuple(name.strip() for name in str(config["run"]["engine"]).split(","))
     for engine in engines:

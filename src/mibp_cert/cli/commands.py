@@ -52,7 +52,7 @@ def certify(
         if folder is not None:
             output.write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
-        output.show(console, run, job.questions.ask(run), job.config, *files[name])
+        output.show(console, run, job.config, *files[name], questions=job.questions)
         console.print()
     if len(runs) > 1:
         console.print(side_by_side(runs), soft_wrap=False)
@@ -71,7 +71,7 @@ def resume(run_dir: RunDir, report: Report = None, json_path: JsonPath = None, q
     """Go on with an interrupted run where it stopped; the bounds come out the same to the last bit."""
     with output.interruptible(folder=run_dir), progress_bars(quiet) as progress:
         run = resume_run(run_dir, callbacks=show_training(progress, "resumed"))
-    output.show(output.new_console(quiet), run, {}, output.stored_config(run_dir), json_path, report)
+    output.show(output.new_console(quiet), run, output.stored_config(run_dir), json_path, report)
 
 
 def report(

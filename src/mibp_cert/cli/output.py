@@ -14,9 +14,8 @@ from mibp_cert.certify import CertifiedRun
 from mibp_cert.config import plain_config
 from mibp_cert.engines import engine_named
 from mibp_cert.errors import MibpCertError, UserError
-from mibp_cert.questions.ask import describe
+from mibp_cert.questions.ask import Questions, describe
 from mibp_cert.report.terminal import epochs_table, summary
-from mibp_cert.store.archive import write_safely
 
 
 class Interrupted(MibpCertError):
@@ -54,7 +53,14 @@ def check_writable(*paths: Path | None) -> None:
 def write_json(path: Path | None, plain: Any) -> None:
     """Write plain values, if there is a place for them."""
     if path is not None:
-        write_safely(path, (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
+        _write(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a file into place as a whole: readers see the old one or the new one."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
 
 
 def stored_config(folder: Path) -> Any:
@@ -64,13 +70,21 @@ def stored_config(folder: Path) -> Any:
 
 
 def show(
-    console: Console, run: CertifiedRun, answers: dict[str, Any], config: Any, json_path: Path | None, page: Path | None
+    console: Console,
+    run: CertifiedRun,
+    config: Any,
+    json_path: Path | None,
+    page: Path | None,
+    *,
+    questions: Questions | None = None,
 ) -> None:
     """Print what came out, and write the result and the report where they are wanted."""
     console.print(epochs_table(run), soft_wrap=False)
     console.print(summary(run))
-    if answers:
-        console.print("\n".join(describe(answers)), highlight=False)
+    answers = questions.ask(run) if questions is not None else {}
+    sentences = describe(answers) if answers else []
+    if sentences:
+        console.print("\n".join(sentences), highlight=False)
     if json_path is not None:
         plain = run.to_json() | ({"postconditions": answers} if answers else {})
         try:
@@ -79,7 +93,7 @@ def show(
             raise UserError(f"The result could not be written to {json_path}: {error.strerror}.") from None
         console.print(f"Written to {json_path}")
     if page is not None:
-        write_report(console, page, run, config, describe(answers))
+        write_report(console, page, run, config, sentences)
 
 
 def write_report(
@@ -94,5 +108,5 @@ def write_report(
         with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
     text = html_report(run, words=run.threat.words(), blame=blame, answers=answers or (), configuration=config)
-    write_safely(path, text.encode())
+    _write(path, text)
     console.print(f"Report written to {path}")
