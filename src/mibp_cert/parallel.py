@@ -1,4 +1,4 @@
-"""Worker processes that may die, on this machine or on others.
+"""Worker processes that may die, on this machine or on others, and sweeps: independent calls of one function.
 
 Solvers run in separate processes (loky), since some abort the whole interpreter on some models. If a worker dies, the items
 that were not finished are tried again in smaller groups; an item that kills its worker even when it is alone is given up and
@@ -31,11 +31,13 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.backend.reduction import dumps
 from joblib.externals.loky.backend.utils import kill_process_tree
 from joblib.externals.loky.process_executor import TerminatedWorkerError
+from threadpoolctl import threadpool_limits
 
 from mibp_cert.errors import UserError
 
 log = logging.getLogger(__name__)
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 CONNECT_SECONDS = 5
 """How long a scheduler may take to answer."""
 _SCHEDULER = re.compile(r"(tcp|tls)://\S+:\d+")
@@ -153,7 +155,7 @@ def _ray() -> _Place:
 _own = threading.local()
 
 
-def _in_own_process(call: bytes) -> list[Any] | Exception | None:
+def _in_own_process(call: bytes) -> Any:
     """On a worker of Dask or Ray: the call's results, or what it raised (Ray would wrap it); None if its process died.
 
     Each of the worker's threads has one process, so that it is known whose group ended it. That process has one thread for
@@ -164,8 +166,7 @@ def _in_own_process(call: bytes) -> list[Any] | Exception | None:
     if getattr(_own, "executor", None) is None:
         _own.executor = ProcessPoolExecutor(max_workers=1, timeout=60, env=_THREADS, initializer=_start_worker)
     try:
-        results: list[Any] = _own.executor.submit(_call, call).result()
-        return results
+        return _own.executor.submit(_call, call).result()
     except TerminatedWorkerError:
         _own.executor = None
         return None
@@ -173,10 +174,9 @@ def _in_own_process(call: bytes) -> list[Any] | Exception | None:
         return error
 
 
-def _call(call: bytes) -> list[Any]:
+def _call(call: bytes) -> Any:
     function, shared, group = pickle.loads(call)
-    results: list[Any] = function(shared, group)
-    return results
+    return function(shared, group)
 
 
 class WorkerPool:
@@ -205,13 +205,8 @@ class WorkerPool:
 
     def _open(self) -> _Place:
         if self._place is None:
-            match self.parallel:
-                case "local":
-                    self._place = _local(self.jobs)
-                case "ray":
-                    self._place = _ray()
-                case address:
-                    self._place = _dask(address)
+            known = {"local": lambda: _local(self.jobs), "ray": _ray}
+            self._place = known.get(self.parallel, lambda: _dask(self.parallel))()
         return self._place
 
     def map(
@@ -274,3 +269,55 @@ def split(items: Sequence[Item], parts: int) -> list[list[Item]]:
     """At most `parts` groups of nearly equal length, in order."""
     count = max(1, min(parts, len(items)))
     return [list(items[i * len(items) // count : (i + 1) * len(items) // count]) for i in range(count)]
+
+
+def spread(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    parallel: str = "local",
+    jobs: int | None = None,
+    hear: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """`[function(item) for item in items]`, computed at the place that `parallel` names (see `WorkerPool`).
+
+    With "local" and one job in this process, else in others: function, items and results must pickle, and other machines need
+    the same version of this package. `hear(done, total)` is called for every result.
+
+    >>> spread(abs, [-1, 2], jobs=1)
+    [1, 2]
+    """
+    found: dict[int, Result] = {}
+    for number, result in arrivals(function, items, parallel, jobs):
+        found[number] = result
+        if hear is not None:
+            hear(len(found), len(items))
+    return [found[number] for number in range(len(items))]
+
+
+def arrivals(
+    function: Callable[[Item], Result], items: Sequence[Item], parallel: str = "local", jobs: int | None = None
+) -> Iterator[tuple[int, Result]]:
+    """As `spread`, but each result with its item's number as soon as it is there."""
+    if parallel == "local" and jobs == 1:
+        for number, item in enumerate(items):
+            with threadpool_limits(limits=1):
+                result = function(item)
+            yield number, result
+        return
+    deadly = []
+    with WorkerPool(jobs, parallel) as pool:
+        for (number, _), answer in pool.map(_each, function, [[pair] for pair in enumerate(items)]):
+            if answer is None:
+                deadly.append(number)
+            else:
+                yield number, answer[0]
+    if deadly:
+        raise UserError(
+            f"Item {min(deadly)} of the sweep ended its process even when it was alone; run it in this process (one job) to see "
+            "why."
+        )
+
+
+def _each(function: Callable[[Any], Any], pairs: list[tuple[int, Any]]) -> list[tuple[Any]]:
+    """Runs in a worker; a result is wrapped, since None says that the worker died."""
+    return [(function(item),) for _, item in pairs]
