@@ -100,13 +100,21 @@ def test_a_diverging_run_diverges_again_at_the_same_step(tmp_path: Path) -> None
 def test_old_sets_are_dropped_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(mc.LInf(0.02))
     whole = mc.certify_training(*asked)
-    monkeypatch.setattr(archive, "KEEP", 30_000)
+    monkeypatch.setattr(archive, "KEEP", 60_000)
     small_run = mc.certify_training(*asked, run_dir=tmp_path)
     assert same(whole, small_run)
     kept = sorted(int(p.stem) for p in (tmp_path / "steps").glob("*.npz"))
     assert kept[-1] == 8
     assert len(kept) < 8
     assert all(check.holds for check in verify(tmp_path, QUICK))
+
+
+def test_what_was_dropped_is_not_said_to_be_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "KEEP", 1)
+    mc.certify_training(*request(mc.LInf(0.02)), run_dir=tmp_path)
+    found = {check.name: check.holds for check in verify(tmp_path, QUICK)}
+    assert found["second opinion"] is found["recomputed"] is None
+    assert found["hashes"]
 
 
 def test_the_best_epoch_is_never_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

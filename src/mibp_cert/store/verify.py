@@ -25,11 +25,10 @@ from mibp_cert.certify.tables import attack_rows
 from mibp_cert.engines import Box, Inputs, prediction_named
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import MibpCertError, SoundnessError, UnsupportedOperation, UserError
-from mibp_cert.nets import Step, run_steps
+from mibp_cert.nets import run_steps
 from mibp_cert.sets import ThreatSet
 from mibp_cert.store import second
-from mibp_cert.store.archive import read_chain, read_request, read_result, read_step
-from mibp_cert.store.runs import load_run, stored_request
+from mibp_cert.store.archive import load_run, read_chain, read_request, read_result, read_step, stored_request
 from mibp_cert.threats import Threat
 
 Hear = Callable[[str], None]
@@ -104,42 +103,43 @@ class _Audit:
         self.threat, self.plan = request.members, request.unrolled
         self.engine = request.make_engine()
 
-    def pairs(self) -> Iterator[tuple[int, Step]]:
-        """Steps whose sets before and after are both there."""
-        for number, step in enumerate(self.plan.steps, start=1):
-            if number in self.arrays and (number == 1 or number - 1 in self.arrays):
-                yield number, step
-
     def before(self, number: int) -> dict[str, Array]:
         return self.arrays[number - 1] if number > 1 else {"lower": self.plan.begin, "upper": self.plan.begin}
 
     def steps(self) -> list[Check]:
-        """The second opinion on every stored step, and every step taken again."""
-        wrong, empty, changed = list[str](), list[int](), list[int]()
-        unknown, checked, points, pairs = "", 0, 0, list(self.pairs())
-        repeat = self.settings.recompute and self.request.settings.solver.repeatable
-        for number, step in pairs:
-            self.hear(f"step {number}")
-            changed += [number] if repeat and not self._same(number, step) else []
-            try:
-                found, evaluated = self._second(number, step)
-            except UnsupportedOperation as error:
-                unknown = str(error)
-                continue
-            checked += 1
-            points += evaluated
-            wrong += [f"step {number}, {words}" for words in found]
-            empty += [] if evaluated else [number]
-        return [_opinion(checked, points, wrong, empty, unknown), *self._recomputed(repeat, len(pairs), changed)]
+        """The second opinion on every step whose sets before and after are both there, and every such step taken again."""
+        numbers = [n for n in sorted(self.arrays) if n == 1 or n - 1 in self.arrays]
+        names = ("second opinion", "recomputed") if self.settings.recompute else ("second opinion",)
+        if not numbers:
+            return [Check(name, None, "of no step, the sets before and after it were both kept") for name in names]
+        found = [self._opinion(numbers)]
+        if self.settings.recompute and not self.request.settings.solver.repeatable:
+            found.append(Check("recomputed", True, "left out: wall-clock limits of the solver cannot be repeated"))
+        elif self.settings.recompute:
+            changed = [number for number in numbers if not self._same(number)]
+            words = "the same bits" if not changed else f"other bounds after step(s) {', '.join(map(str, changed))}"
+            words = f"{len(numbers)} step(s) taken again from the stored sets: {words}"
+            found.append(Check("recomputed", not changed, words))
+        return found
 
-    def _recomputed(self, repeat: bool, count: int, changed: list[int]) -> list[Check]:
-        if repeat:
-            words = f"{count} step(s) taken again from the stored sets: "
-            words += "the same bits" if not changed else f"other bounds after step(s) {', '.join(map(str, changed))}"
-            return [Check("recomputed", not changed, words)]
-        if self.settings.recompute:
-            return [Check("recomputed", True, "left out: wall-clock limits of the solver cannot be repeated")]
-        return []
+    def _opinion(self, numbers: list[int]) -> Check:
+        """What the second opinion comes to: not that something holds where a step could not be evaluated."""
+        try:
+            found = {number: self._second(number) for number in numbers}
+        except UnsupportedOperation as error:
+            return Check("second opinion", None, str(error))
+        holds: bool | None = True
+        words = "every result is in the stored set"
+        empty = [str(number) for number, (_, points) in found.items() if not points]
+        if empty:
+            holds, words = None, f"no usable point for step(s) {', '.join(empty[:9])}"
+        wrong = [f"step {number}, {said}" for number, (sentences, _) in found.items() for said in sentences]
+        if wrong:
+            holds, words = False, "; ".join(wrong[:5])
+        points = sum(count for _, count in found.values())
+        return Check(
+            "second opinion", holds, f"{len(found)} step(s) evaluated at {points} points in ball arithmetic: {words}"
+        )
 
     def _cases(self, number: int) -> Iterator[tuple[ThreatSet, dict[str, Array], dict[str, Array]]]:
         """Each case of the threat with its own sets before and after."""
@@ -153,10 +153,11 @@ class _Audit:
             mine = [{k.removeprefix(own): a for k, a in part.items() if k.startswith(own)} for part in (before, after)]
             yield threat, mine[0] or before, mine[1]
 
-    def _second(self, number: int, step: Step) -> tuple[list[str], int]:
+    def _second(self, number: int) -> tuple[list[str], int]:
         """What is wrong with a step, and at how many points it was evaluated: 0 if some case of it was at none."""
+        self.hear(f"second opinion on step {number}")
         wrong, evaluated = list[str](), list[int]()
-        earlier = self.plan.steps[: number - 1]
+        earlier, step = self.plan.steps[: number - 1], self.plan.steps[number - 1]
         for case, (threat, before, after) in enumerate(self._cases(number)):
             noise = threat.noise()
             old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
@@ -173,26 +174,12 @@ class _Audit:
             evaluated.append(count)
         return wrong, sum(evaluated) if all(evaluated) else 0
 
-    def _same(self, number: int, step: Step) -> bool:
+    def _same(self, number: int) -> bool:
         """Does the engine come to the same bits again?"""
+        self.hear(f"step {number} again")
         box = Box.point(self.plan.begin) if number == 1 else self.engine.restore(self.before(number), self.threat)
-        again, _ = self.engine.advance(box, step, self.threat)
-        mine, kept = again.arrays(), self.arrays[number]
-        return all(np.array_equal(value, kept[name]) for name, value in mine.items())
-
-
-def _opinion(checked: int, points: int, wrong: list[str], empty: list[int], unknown: str) -> Check:
-    """What the second opinion came to; `empty`: steps without a point, `unknown`: what it has no rule for."""
-    holds: bool | None = None
-    if wrong:
-        holds, words = False, "; ".join(wrong[:5])
-    elif unknown:
-        words = unknown
-    elif empty or not checked:
-        words = f"no usable point for step(s) {', '.join(map(str, empty[:9]))}" if empty else "nothing to evaluate"
-    else:
-        holds, words = True, "every result is in the stored set"
-    return Check("second opinion", holds, f"{checked} step(s) evaluated at {points} points in ball arithmetic: {words}")
+        again, _ = self.engine.advance(box, self.plan.steps[number - 1], self.threat)
+        return all(np.array_equal(value, self.arrays[number][name]) for name, value in again.arrays().items())
 
 
 def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Check:
@@ -217,9 +204,8 @@ def _answers(run: CertifiedRun, hear: Hear) -> list[Check]:
     else:
         assert run.test is not None
         again = run.certify_inputs(inputs)
-        limited = (
-            prediction_named(run.prediction).solves and not run.repeatable
-        )  # a solver out of time may certify less
+        # A solver out of time may certify less.
+        limited = prediction_named(run.prediction).solves and not run.repeatable
         same = bool(((again.classes == run.test.classes) | (limited & (again.classes == ABSTAIN))).all())
     words = "come out of the stored set again" if same else "do not come out of the stored set"
     return [Check("answers", bool(same), f"the answers for {len(inputs.x)} test points {words}")]
