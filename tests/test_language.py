@@ -18,7 +18,7 @@ from mibp_cert.engines.exact.engine import MibpEngine
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
-from mibp_cert.logic.compiler import Compiler, Own
+from mibp_cert.logic.compiler import Compiler, Linear, Own
 from mibp_cert.logic.formulas import Expression
 from mibp_cert.nets import Network, Training, train_step
 from mibp_cert.parallel import WorkerPool
@@ -269,7 +269,7 @@ def _most_of(rule: Any) -> float:
     builder.bilinear = True
     (e,) = builder.add_variables(1)
     cell = Affine(np.ones(1), builder.matrix(np.zeros(1, dtype=np.intp), np.array([e]), 0.5), np.full(1, 0.25))
-    compiler = Compiler(builder, cell, cell, {("x", 0): 0}, [Own("real", -9.0, 9.0)])
+    compiler = Compiler(builder, {("x", 0): Linear.of(cell, 0)}, [Own("real", -9.0, 9.0)])
     compiler.require(rule(Expression({("x", 0): 1.0}), Expression({("v", 0): 1.0})))
     value = compiler.linear(Expression({("v", 0): 1.0}))
     program, objective = builder.finish(), np.zeros(builder.variables)

@@ -13,6 +13,7 @@ With `b` a binary that switches a formula on (`b = 1` enforces it, `b = 0` leave
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -29,6 +30,13 @@ class Linear:
     coefficients: dict[int, float]
     constant: float = 0.0
     slack: float = 0.0
+
+    @classmethod
+    def of(cls, affine: Affine, place: int) -> Linear:
+        """One element of an affine expression."""
+        row = affine.linear[[place]]
+        coefficients = dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
+        return cls(coefficients, float(affine.centre[place]), float(affine.slack[place]))
 
     def plus(self, factor: float, other: Linear) -> Linear:
         """`self + factor·other`."""
@@ -49,13 +57,10 @@ class Own:
 
 
 class Compiler:
-    """Writes formulas into one builder, over declared features and labels."""
+    """Writes formulas into one builder, over what is declared in it (`known`) and own variables, which are made when needed."""
 
-    def __init__(self, builder: ProgramBuilder, x: Affine, y: Affine, places: dict[Key, int], own: list[Own]) -> None:
-        self.builder, self.own = builder, own
-        self.x, self.y, self.places = x, y, places
-        """Affine expressions of the declared rows, and where each key is among them."""
-        self._made: dict[int, Linear] = {}
+    def __init__(self, builder: ProgramBuilder, known: dict[Key, Linear], own: Sequence[Own] = ()) -> None:
+        self.builder, self.known, self.own = builder, known, own
 
     def require(self, formula: Formula, switch: int | None = None) -> None:
         """Enforce a formula, or enforce it where a binary is 1."""
@@ -94,15 +99,9 @@ class Compiler:
         return total
 
     def _variable(self, key: Key) -> Linear:
-        kind, number = key
-        if kind == "v":
-            if number not in self._made:
-                self._made[number] = self._make(self.own[number])
-            return self._made[number]
-        affine, place = (self.x if kind == "x" else self.y), self.places[key]
-        row = affine.linear[[place]]
-        coefficients = dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
-        return Linear(coefficients, float(affine.centre[place]), float(affine.slack[place]))
+        if key not in self.known:
+            self.known[key] = self._make(self.own[key[1]])
+        return self.known[key]
 
     def _make(self, own: Own) -> Linear:
         if own.kind == "real":

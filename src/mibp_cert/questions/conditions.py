@@ -21,10 +21,11 @@ from mibp_cert.engines.exact.solve import Declare
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder
-from mibp_cert.logic.compiler import Compiler
-from mibp_cert.logic.formulas import Atom, Comparison, Expression, Formula, Joined, Number
+from mibp_cert.logic.compiler import Compiler, Linear
+from mibp_cert.logic.formulas import Atom, Comparison, Expression, Formula, Joined, Key, Number
 from mibp_cert.nets import Network
-from mibp_cert.solvers import FEASIBILITY, Affine, Limits, Objective, Program, solver_named
+from mibp_cert.questions.collective import proven_ends
+from mibp_cert.solvers import FEASIBILITY, Limits, Objective
 
 LIMIT = 60.0
 """Seconds for the exact check of a condition, unless the settings say less."""
@@ -170,51 +171,36 @@ def _unbreakable(formula: Formula, parts: list[Atom], graph: Graph, declare: Dec
         # Far enough for the relaxed negation to have a solution, whatever it is.
         most = 2.0 + float((np.abs(found.middle) / np.maximum(found.radius, 1e-9)).max())
         (t,) = encoder.builder.add_variables(1, 0.0, most).tolist()
-        coefficient = np.append(sign * found.radius * slope, 1.0)
-        centre = np.append(found.middle + sign * found.radius * shift, 0.0)
-        places = np.append(variables, t)
-        linear = encoder.builder.matrix(np.arange(len(places)), places, coefficient)
-        affine = Affine(centre, linear, np.zeros(len(places)))
-        keys = {("x", i): i for i in range(len(places))}
-        index = {id(part): i for i, part in enumerate(parts)}
-        compiler = Compiler(encoder.builder, affine, affine, keys, [])
-        compiler.require(_relaxed(formula, index, found.radius, len(parts)).negated())
+        numbers = (variables, sign * found.radius * slope, found.middle + sign * found.radius * shift)
+        each = zip(*(part.tolist() for part in numbers), strict=True)
+        known: dict[Key, Linear] = {("e", i): Linear({v: scale}, middle) for i, (v, scale, middle) in enumerate(each)}
+        sizes = {id(part): (i, max(float(found.radius[i]), 1e-9)) for i, part in enumerate(parts)}
+        compiler = Compiler(encoder.builder, {**known, ("t", 0): Linear({t: 1.0})})
+        compiler.require(_strengthened(formula, sizes).negated())
         program = encoder.builder.finish()
         objective = np.zeros(program.variables)
         objective[t] = 1.0
         limits = Limits(min(LIMIT, settings.seconds_per_program), settings.nodes_per_program, 1e-5)
-        task = (settings.solver, program, Objective(objective, False), limits)
-        ((_, proven),) = engine.pool.map(_least, task, [[0]])
+        task = (settings.solver, limits, [(program, Objective(objective, False))])
+        ((_, proven),) = engine.pool.map(proven_ends, task, [[0]])
         if proven is not None and proven > 10.0 * FEASIBILITY:
             return True
     return False
 
 
-def _least(task: tuple[str, Program, Objective, Limits], items: list[int]) -> list[float]:
-    """Runs in a worker process: the proven least value of the objective."""
-    solver, program, objective, limits = task
-    (bound,) = solver_named(solver).solve(program, [objective], limits)
-    return [bound.proven for _ in items]
-
-
-def _far(value: Expression, room: Expression) -> Formula:
-    """`|value| ≥ room`, whose negation is `|value| ≤ room`."""
-    return Comparison(value - room, "<=").negated() | Comparison(-value - room, "<=").negated()
-
-
-def _relaxed(formula: Formula, index: dict[int, int], radius: Array, last: int) -> Formula:
-    """The formula over the encoded expressions, *strengthened* by `t` radii, so that its negation is relaxed by them."""
+def _strengthened(formula: Formula, sizes: dict[int, tuple[int, float]]) -> Formula:
+    """The formula over the encoded expressions, *strengthened* by `t` radii, so that its negation is relaxed by them; `sizes`:
+    number and radius of each comparison's expression."""
     match formula:
         case Comparison():
-            i = index[id(formula)]
-            size = max(float(radius[i]), 1e-9)
-            value, room = Expression({("x", i): 1.0}), Expression({("x", last): size})
-            below = Comparison(value + room, "<=")
-            if formula.relation in ("<=", "<"):
-                return below
-            above = Comparison(-value + room, "<=")
-            # ≠ is the negation of =, each relaxed on its own side.
-            return below & above if formula.relation == "==" else _far(value, room)
+            number, size = sizes[id(formula)]
+            value, room = Expression({("e", number): 1.0}), Expression({("t", 0): size})
+            match formula.relation:
+                case "!=":  # the negation of =, which is relaxed on both sides
+                    return (value > room) | (-value > room)
+                case "==":
+                    return (value + room <= 0) & (room - value <= 0)
+            return value + room <= 0
         case Joined():
-            return Joined(tuple(_relaxed(part, index, radius, last) for part in formula.parts), formula.every)
+            return Joined(tuple(_strengthened(part, sizes) for part in formula.parts), formula.every)
     raise AssertionError(formula)

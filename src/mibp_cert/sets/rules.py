@@ -22,7 +22,7 @@ from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
 from mibp_cert.errors import UserError
-from mibp_cert.logic.compiler import Compiler, Own, picked
+from mibp_cert.logic.compiler import Compiler, Linear, Own, picked
 from mibp_cert.logic.formulas import Comparison, Formula, Key, expressions_of
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets.base import Hull, Noise, ThreatSet
@@ -78,7 +78,8 @@ class RulesSet(ThreatSet):
 
     def _declare(self, builder: ProgramBuilder, rows: Index) -> tuple[Affine, Affine]:
         x, y = self.base.constraints(builder, rows)
-        compiler = Compiler(builder, x, y, {key: self._local(rows, key) for key in self.keys}, self.own)
+        known = {key: Linear.of(x if key[0] == "x" else y, self._local(rows, key)) for key in self.keys}
+        compiler = Compiler(builder, known, self.own)
         for formula in self.formulas:
             compiler.require(formula)
         return x, y
