@@ -18,8 +18,7 @@ from mibp_cert.engines.exact.engine import MibpEngine
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
-from mibp_cert.logic.compiler import Compiler, Linear, Own
-from mibp_cert.logic.formulas import Expression
+from mibp_cert.logic import Compiler, Expression, Linear, Own
 from mibp_cert.nets import Network, Training, train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet

@@ -23,9 +23,9 @@ from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Linear, ReLU, Tanh, run_steps
 from mibp_cert.parallel import WorkerPool
-from mibp_cert.questions.ask import Questions, describe
 from mibp_cert.questions.collective import _segments
 from mibp_cert.questions.conditions import Conditions, prove
+from mibp_cert.questions.properties import Questions, describe
 from mibp_cert.sets import Segments
 from mibp_cert.solvers import FEASIBILITY, Limits, Objective, ProgramBuilder, Status, solver_named
 from mibp_cert.threats import AnyCategory, Threat, label_is

@@ -24,7 +24,7 @@ from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Network, Training, effective_batch_size, steps_per_epoch
 from mibp_cert.options import IMAGES, network_of, threat_of, together
-from mibp_cert.questions.ask import Questions
+from mibp_cert.questions.properties import Questions
 from mibp_cert.threats import Catalogued, Missing, Threat, nearest, threat_from_json
 
 Config = dict[str, dict[str, Any]]

@@ -14,7 +14,7 @@ from mibp_cert.certify import CertifiedRun
 from mibp_cert.config import plain_config
 from mibp_cert.engines import engine_named
 from mibp_cert.errors import MibpCertError, UserError
-from mibp_cert.questions.ask import Questions, describe
+from mibp_cert.questions.properties import Questions, describe
 from mibp_cert.report.terminal import epochs_table, summary
 
 

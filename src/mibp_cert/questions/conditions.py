@@ -21,8 +21,7 @@ from mibp_cert.engines.exact.solve import Declare
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder
-from mibp_cert.logic.compiler import Compiler, Linear
-from mibp_cert.logic.formulas import Atom, Comparison, Expression, Formula, Joined, Key, Number
+from mibp_cert.logic import Atom, Comparison, Compiler, Expression, Formula, Joined, Key, Linear, Number
 from mibp_cert.nets import Network
 from mibp_cert.questions.collective import proven_ends
 from mibp_cert.solvers import FEASIBILITY, Limits, Objective
@@ -122,7 +121,7 @@ def _graph(model: Conditions, rows: int, expressions: list[Expression]) -> Graph
     layout = network.layout
     sources = [("o", 0, logits), *(("p", layout.offsets[i], parameters[n]) for i, n in enumerate(layout.names))]
     pieces = [
-        _times(g, g.const(constants[:, 0]), factor)
+        g.scale(g.const(constants[:, 0]), factor)
         for factor, constants in _coefficients([{0: one.constant} for one in linear], 1)
     ]
     for kind, start, tensor in sources:
@@ -132,7 +131,7 @@ def _graph(model: Conditions, rows: int, expressions: list[Expression]) -> Graph
             if matrix.any():
                 letters = "abcd"[: len(shape)]
                 weights = g.const(matrix.reshape(len(linear), *shape))
-                pieces.append(_times(g, g.contract(f"{letters},e{letters}->e", tensor, weights), factor))
+                pieces.append(g.scale(g.contract(f"{letters},e{letters}->e", tensor, weights), factor))
     total = reduce(g.add, pieces)
     value = g.gather(total, np.arange(len(expressions)), -1)
     if products:
@@ -143,7 +142,8 @@ def _graph(model: Conditions, rows: int, expressions: list[Expression]) -> Graph
 
 
 def _coefficients(rows: list[dict[int, Number]], size: int) -> list[tuple[Number, Array]]:
-    """Rows of coefficients as `Σ factor·matrix`: all that are floats at once, each other number as a factor of its own."""
+    """Rows of coefficients as `Σ factor·matrix`: all that are floats at once, each other number as a factor of its own. A graph's
+    factors are exact, whatever they are; engines cover what their multiplication rounds."""
     found: dict[Number, Array] = {1: np.zeros((len(rows), size))}
     for i, row in enumerate(rows):
         for place, exact in row.items():
@@ -151,11 +151,6 @@ def _coefficients(rows: list[dict[int, Number]], size: int) -> list[tuple[Number
                 factor, entry = (1, float(exact)) if float(exact) == exact else (exact, 1.0)
                 found.setdefault(factor, np.zeros((len(rows), size)))[i, place] = entry
     return list(found.items())
-
-
-def _times(g: GraphBuilder, node: int, factor: Number) -> int:
-    """A graph's factors are exact, whatever they are; engines cover what their multiplication rounds."""
-    return node if factor == 1 else g.scale(node, factor)
 
 
 def _unbreakable(formula: Formula, parts: list[Atom], graph: Graph, declare: Declare, engine: MibpEngine) -> bool:

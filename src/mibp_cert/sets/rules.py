@@ -1,7 +1,7 @@
 """The datasets of a set that parts span which satisfy formulas: exact for the engine `mibp`, outer views for the others.
 
 With `F` the formulas and `B` the base, the set is `{D ∈ B : F(D, v) for some values v of the own variables}`. Its program is that
-of the base with the formulas' rows (`logic.compiler`). From it come
+of the base with the formulas' rows (`logic`). From it come
 
 - the hull: each cell that the formulas speak of, bounded by the solver's *proven* bound, widened by the solver's tolerance;
 - the noise: the base's with its plain box cut to that hull, and, for linear rules about plain numeric cells, the polytope
@@ -22,8 +22,7 @@ from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
 from mibp_cert.errors import UserError
-from mibp_cert.logic.compiler import Compiler, Linear, Own, picked
-from mibp_cert.logic.formulas import Comparison, Formula, Key, expressions_of
+from mibp_cert.logic import Comparison, Compiler, Formula, Key, Linear, Own, expressions_of, picked
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets.base import Hull, Noise, ThreatSet
 from mibp_cert.sets.blocks import Array, Block, Index, Plain

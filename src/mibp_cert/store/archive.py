@@ -18,6 +18,7 @@ import io
 import json
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -281,11 +282,8 @@ def _short(value: Any) -> str:
 
 def run_in(path: str | Path, request: Request, hear: Callbacks | None = None, *, resume: bool = False) -> CertifiedRun:
     """Certify, with the set after every step kept in this folder; with `resume`, an interrupted run in it goes on."""
-    archive = Archive(path, request.to_json(), request.arrays(), resume=resume)
-    try:
+    with closing(Archive(path, request.to_json(), request.arrays(), resume=resume)) as archive:
         return certify(request, hear, archive)
-    finally:
-        archive.close()
 
 
 def stored_request(path: str | Path, threat: Threat | None = None) -> Request:

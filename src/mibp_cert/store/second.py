@@ -172,13 +172,11 @@ def _gate(a: Any, closed: bool) -> Any:
 
 def balls(array: Any) -> Balls:
     """The same numbers, exactly."""
-    return _each(np.asarray(array, dtype=np.float64), lambda a: flint.arb(float(a)))
+    return _each(np.asarray(array, dtype=np.float64), flint.arb)
 
 
 def _each(array: Balls, function: Callable[[Any], Any]) -> Balls:
-    out = np.empty(array.shape, dtype=object)
-    out.ravel()[:] = [function(a) for a in array.ravel()]
-    return out
+    return np.asarray(np.frompyfunc(function, 1, 1)(array), dtype=object)
 
 
 def _scale(node: Node, a: Balls) -> Balls:
