@@ -212,11 +212,6 @@ class Joined(Formula):
 Atom = Comparison | Truth
 
 
-def expressions_of(formulas: Sequence[Formula]) -> list[Expression]:
-    """All expressions in formulas."""
-    return [atom.expression for formula in formulas for atom in formula.atoms()]
-
-
 @dataclass(frozen=True, eq=False)
 class Linear:
     """`constant + Σ coefficient·variable ± slack` over variables of a program."""

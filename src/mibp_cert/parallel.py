@@ -20,7 +20,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import current_process
@@ -70,15 +70,14 @@ def check_parallel(parallel: str) -> None:
     """Refuse what names no place to work at, or one whose package is not installed."""
     if parallel == "local":
         return
-    package = "ray" if parallel == "ray" else "distributed"
-    if package == "distributed" and not _SCHEDULER.fullmatch(str(parallel)):
+    name, package = ("Ray", "ray") if parallel == "ray" else ("Dask", "distributed")
+    if name == "Dask" and not _SCHEDULER.fullmatch(str(parallel)):
         raise UserError(
             f"There is no place to work called {parallel!r}; choose 'local', the address of a Dask scheduler "
             "('tcp://host:port'), or 'ray'."
         )
     if importlib.util.find_spec(package) is None:
-        name, extra = ("Ray", "ray") if package == "ray" else ("Dask", "dask")
-        raise UserError(f"{name} is not installed; run pip install 'mibp-cert[{extra}]' or choose 'local'.")
+        raise UserError(f"{name} is not installed; run pip install 'mibp-cert[{name.lower()}]' or choose 'local'.")
 
 
 @dataclass(frozen=True)
@@ -235,22 +234,20 @@ class WorkerPool:
                     running[place.submit(function, shared, group)] = group
             except place.died:
                 lost += groups[len(running) :]
-        while running:
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                group = running.pop(future)
-                try:
-                    results = future.result()
-                except CancelledError:
-                    raise UserError(f"The scheduler at {self.parallel} went away; start it and try again.") from None
-                except place.died:
-                    results = None
-                if results is None:
-                    lost.append(group)
-                elif isinstance(results, Exception):
-                    raise results
-                else:
-                    yield from zip(group, results, strict=True)
+        for future in as_completed(running):
+            group = running.pop(future)
+            try:
+                results = future.result()
+            except CancelledError:
+                raise UserError(f"The scheduler at {self.parallel} went away; start it and try again.") from None
+            except place.died:
+                results = None
+            if results is None:
+                lost.append(group)
+            elif isinstance(results, Exception):
+                raise results
+            else:
+                yield from zip(group, results, strict=True)
         items = [item for group in lost for item in group]
         if not items:
             return

@@ -134,12 +134,10 @@ def _symbols(builder: ProgramBuilder, state: RelationalSet, count: int) -> Index
             _segments(builder, block.pieces, variables[block.symbols], None)
         elif isinstance(block, Budgeted):
             switch = builder.add_variables(len(block.members), 0.0, 1.0, integer=True)
-            start = 0
-            for child in block.children:
-                own = variables[block.symbols[start : start + child.count]]
+            ends = np.cumsum([child.count for child in block.children])[:-1]
+            for child, own in zip(block.children, np.split(variables[block.symbols], ends), strict=True):
                 rows = np.searchsorted(block.members, np.repeat(child.rows, child.sizes))
                 _segments(builder, child, own, switch[rows])
-                start += child.count
             total = builder.matrix(np.zeros(len(switch), dtype=np.intp), switch, 1.0, 1)
             builder.add_rows(total, -np.inf, float(block.most), FREE)
     return variables
@@ -148,19 +146,15 @@ def _symbols(builder: ProgramBuilder, state: RelationalSet, count: int) -> Index
 def _segments(builder: ProgramBuilder, pieces: Segments, symbols: Index, switch: Index | None) -> None:
     """`low ≤ ε ≤ high` (times a switch), and sums of choices. A piece that is switched off is at 0, so that its choices sum up to
     at most 1, of whatever kind it is; without a switch, they may have to sum up to exactly 1."""
-    if not len(symbols):
-        return
-    n, discrete, largest = len(symbols), pieces.kind in ("choice", "corner"), pieces.magnitude()
-    low, high = (-largest, largest) if pieces.kind in ("l1", "l2") else (pieces.low, pieces.high)
-    if discrete:
-        low, high = np.zeros(n), largest
+    each = np.arange(len(symbols))
+    low, high = (-pieces.magnitude(), pieces.magnitude()) if pieces.kind in ("l1", "l2") else (pieces.low, pieces.high)
     for sign, end in ((1.0, high), (-1.0, -low)):  # sign·ε ≤ end (· switch)
-        matrix = builder.matrix(np.arange(n), symbols, sign)
+        matrix = builder.matrix(each, symbols, sign)
         if switch is not None:
-            matrix += builder.matrix(np.arange(n), switch, -end)
+            matrix += builder.matrix(each, switch, -end)
         builder.add_rows(matrix, -np.inf, end if switch is None else 0.0, FREE)
-    if discrete:
+    if pieces.kind in ("choice", "corner"):
         piece = np.repeat(np.arange(len(pieces.sizes)), pieces.sizes)
-        total = builder.matrix(piece, symbols, 1.0, len(pieces.sizes))
         exactly = pieces.kind == "choice" and switch is None
+        total = builder.matrix(piece, symbols, 1.0, len(pieces.sizes))
         builder.add_rows(total, 1.0 if exactly else -np.inf, 1.0, FREE)

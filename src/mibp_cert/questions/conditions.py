@@ -73,14 +73,9 @@ def prove(formula: Formula, model: Conditions, state: ParameterSet, inputs: Inpu
     if not state.usable:
         return None
     layout = model.network.layout
-
-    def make(rows: int) -> Graph:
-        return _graph(model, rows, [part.expression for part in parts])
-
-    def decide(value: Interval) -> bool | None:
-        return _decide(formula, {id(part): Interval(value.low[i], value.high[i]) for i, part in enumerate(parts)})
-
-    known = decide(engine.bound(make, layout, state, inputs, Wanted(whole=True))[0])
+    make = partial(_graph, model, [part.expression for part in parts])
+    value, _ = engine.bound(make, layout, state, inputs, Wanted(whole=True))
+    known = _decide(formula, {id(part): Interval(value.low[i], value.high[i]) for i, part in enumerate(parts)})
     if known is None and isinstance(formula, Joined) and isinstance(engine, MibpEngine):
         # A single comparison is decided by its range; several at once are a question to the solver.
         declare = partial(declare_inputs, layout=layout, state=state, inputs=inputs)
@@ -107,7 +102,7 @@ def _decide(formula: Formula, known: dict[int, Interval]) -> bool | None:
     raise AssertionError(formula)
 
 
-def _graph(model: Conditions, rows: int, expressions: list[Expression]) -> Graph:
+def _graph(model: Conditions, expressions: list[Expression], rows: int) -> Graph:
     """Graph from parameters and `x` to the expressions' values (one output, a vector), outputs being in the user's units."""
     network, target = model.network, model.target
     products = [(number, a, b) for number, one in enumerate(expressions) for a, b in one.products]

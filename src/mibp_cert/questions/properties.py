@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from mibp_cert.data import Column, Dataset, Split, Task
 from mibp_cert.engines import Inputs, Wanted
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.graph import Graph
 from mibp_cert.logic import Formula
 from mibp_cert.questions.collective import collective
 from mibp_cert.questions.conditions import Conditions, prove
@@ -62,10 +62,8 @@ class Fairness:
 
 def _verdicts(proven: NDArray[np.bool_], broken: NDArray[np.bool_]) -> list[Verdict]:
     """Row by row: proven for every model, broken by one, or neither."""
-    return [
-        Verdict.HOLDS if ok else Verdict.FAILS if bad else Verdict.OPEN
-        for ok, bad in zip(proven.tolist(), broken.tolist(), strict=True)
-    ]
+    pairs = zip(proven.tolist(), broken.tolist(), strict=True)
+    return [Verdict.HOLDS if ok else Verdict.FAILS if bad else Verdict.OPEN for ok, bad in pairs]
 
 
 def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None = None) -> Fairness:
@@ -77,8 +75,7 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
     rows = _rows(run, x)
     if run.train.task is Task.NUMBERS:
         raise UserError("Fairness is about classes; this run is a regression: ask for ranges(x, threat=…).")
-    data, number = run.train.like(rows), run.train.column(column)
-    protected = run.train.columns[number]
+    protected = run.train.columns[run.train.column(column)]
     span = slice(protected.start, protected.stop)
     if protected.categories is not None:
         tried = [_with(rows, span, one) for one in np.eye(len(protected.categories))]
@@ -87,7 +84,7 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
         values, own = run.train.x[:, protected.start], rows[:, protected.start]
         low, high = np.minimum(own, values.min()), np.maximum(own, values.max())
         tried = [_with(rows, span, (low + share * (high - low))[:, None]) for share in (0.0, 0.5, 1.0)]
-        variants = [Inputs(rows, _span(data, protected.start, low, high))]
+        variants = [Inputs(rows, _span(run.train.like(rows), protected.start, low, high))]
     with run.predictor(method) as engine:
         answers = [predict(run.network, run.bounds, inputs, engine) for inputs in variants]
     first = answers[0]
@@ -138,14 +135,15 @@ def monotone(
     if network.logits > 1 and (output is None or output != 0):
         direction[0] -= sign
     inputs = Inputs(rows, _span(run.train.like(rows), known.start, *ends))
-
-    def make(n: int) -> Graph:
-        return network.slope_graph(n, direction, known.start)
-
+    make = partial(network.slope_graph, direction=direction, feature=known.start)
     with run.predictor(method) as engine:
         found, _ = engine.bound(make, network.layout, run.bounds, inputs, Wanted(enough=lambda low: low >= 0))
     never = (found.sound & (found.low >= 0))[:, 0]
-    return _verdicts(never, _falls(run, rows, known.start, ends, direction))
+    # Does the clean model's output clearly fall between two of a few values of the column?
+    tried = [_with(rows, slice(known.start, known.stop), value) for value in np.linspace(*ends, 9)]
+    path = np.stack([nominal_outputs(network, run.theta, changed) @ direction for changed in tried])
+    falls = np.any(np.diff(path, axis=0) < -1e-9 * (1.0 + np.abs(path[1:])), axis=0)
+    return _verdicts(never, falls)
 
 
 def _numeric(data: Dataset, column: str | int) -> Column:
@@ -166,16 +164,6 @@ def _ends(run: CertifiedRun, column: Column, limits: tuple[float, float] | None)
     if not low <= high:
         raise UserError(f"The limits must be in order, got {limits}.")
     return low, high
-
-
-def _falls(
-    run: CertifiedRun, rows: Array, feature: int, ends: tuple[float, float], direction: Array
-) -> NDArray[np.bool_]:
-    """Where the clean model's output clearly falls between two of a few values of the column."""
-    span = slice(feature, feature + 1)
-    tried = [_with(rows, span, value) for value in np.linspace(*ends, 9)]
-    path = np.stack([nominal_outputs(run.network, run.theta, changed) @ direction for changed in tried])
-    return np.asarray((np.diff(path, axis=0) < -1e-9 * (1.0 + np.abs(path[1:]))).any(axis=0))
 
 
 def holds(

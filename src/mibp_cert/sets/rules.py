@@ -22,7 +22,7 @@ from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
 from mibp_cert.errors import UserError
-from mibp_cert.logic import Comparison, Compiler, Formula, Key, Linear, Own, expressions_of, picked
+from mibp_cert.logic import Comparison, Compiler, Formula, Key, Linear, Own, picked
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets.base import Hull, Noise, ThreatSet
 from mibp_cert.sets.blocks import Array, Block, Index, Plain
@@ -49,7 +49,8 @@ class RulesSet(ThreatSet):
     def __init__(self, base: ProductSet, formulas: Sequence[Formula], own: list[Own], solver: str) -> None:
         self.base, self.clean, self.formulas, self.own = base, base.clean, formulas, own
         self.solver = solver_named(solver)
-        expressions = expressions_of([*formulas, *(f for variable in own for f in variable.formulas)])
+        counted = [formula for variable in own for formula in variable.formulas]
+        expressions = [atom.expression for formula in [*formulas, *counted] for atom in formula.atoms()]
         self.keys = {key for expression in expressions for key in expression.variables() if key[0] != "v"}
         self._width = {on: side.shape[1] for on, side in base.sides.items()}
         self.touched = np.unique([place // self._width[on] for on, place in self.keys]).astype(np.intp)

@@ -48,10 +48,8 @@ def write_safely(path: Path, content: bytes) -> None:
         os.fsync(target.fileno())
     draft.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    os.fsync(folder)
+    os.close(folder)
 
 
 def pack(arrays: Mapping[str, Any]) -> bytes:
@@ -62,8 +60,7 @@ def pack(arrays: Mapping[str, Any]) -> bytes:
 
 
 def unpack(content: bytes) -> dict[str, Array]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    return dict(np.load(io.BytesIO(content), allow_pickle=False))
 
 
 def digest(content: bytes) -> str:
@@ -252,9 +249,8 @@ def read_result(path: Path, last: str) -> dict[str, Array] | None:
 def read_request(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     """What was asked for: its description, and the data; `UserError` if these are not what was written."""
     kept = opened(path / "run.json")
-    return kept["description"], _arrays(
-        path / "data.npz", kept["data"], f"The data in {path} were cut short or altered."
-    )
+    data = _arrays(path / "data.npz", kept["data"], f"The data in {path} were cut short or altered.")
+    return kept["description"], data
 
 
 def read_step(path: Path, number: int) -> dict[str, Array]:

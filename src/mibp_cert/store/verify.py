@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from mibp_cert.certify.predict import ABSTAIN
 from mibp_cert.certify.request import Request
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.certify.tables import attack_rows
-from mibp_cert.engines import Box, Inputs, prediction_named
+from mibp_cert.engines import Box, Engine, Inputs, prediction_named
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import MibpCertError, SoundnessError, UnsupportedOperation, UserError
 from mibp_cert.nets import run_steps
@@ -82,26 +83,26 @@ def verify(
         return [*found, Check("request", None, str(error))]
     if json.loads(json.dumps(request.to_json(), allow_nan=False)) != description:
         found.append(Check("request", False, "this version reads the stored request otherwise than it was written"))
-    audit = _Audit(request, arrays, settings, hear)
-    try:
-        found += audit.steps()
-    finally:
-        audit.engine.close()
+    with closing(request.make_engine()) as engine:
+        found += _Audit(request, engine, arrays, settings, hear).steps()
     if run is None:
         found.append(Check("result", True, "the run is not finished: there are no certificates yet"))
         return found
     return [*found, _stored_bounds(run, arrays), *_answers(run, hear), *_trainings(run, settings, hear)]
 
 
+@dataclass
 class _Audit:
     """The stored steps of one run."""
 
-    def __init__(
-        self, request: Request, arrays: dict[int, dict[str, Array]], settings: AuditSettings, hear: Hear
-    ) -> None:
-        self.request, self.arrays, self.settings, self.hear = request, arrays, settings, hear
-        self.threat, self.plan = request.members, request.unrolled
-        self.engine = request.make_engine()
+    request: Request
+    engine: Engine
+    arrays: dict[int, dict[str, Array]]
+    settings: AuditSettings
+    hear: Hear
+
+    def __post_init__(self) -> None:
+        self.threat, self.plan = self.request.members, self.request.unrolled
 
     def before(self, number: int) -> dict[str, Array]:
         return self.arrays[number - 1] if number > 1 else {"lower": self.plan.begin, "upper": self.plan.begin}
@@ -109,18 +110,16 @@ class _Audit:
     def steps(self) -> list[Check]:
         """The second opinion on every step whose sets before and after are both there, and every such step taken again."""
         numbers = [n for n in sorted(self.arrays) if n == 1 or n - 1 in self.arrays]
-        names = ("second opinion", "recomputed") if self.settings.recompute else ("second opinion",)
         if not numbers:
-            return [Check(name, None, "of no step, the sets before and after it were both kept") for name in names]
-        found = [self._opinion(numbers)]
-        if self.settings.recompute and not self.request.settings.solver.repeatable:
-            found.append(Check("recomputed", True, "left out: wall-clock limits of the solver cannot be repeated"))
-        elif self.settings.recompute:
+            return [Check("steps", None, "of no step, the sets before and after it were both kept")]
+        if not self.settings.recompute:
+            return [self._opinion(numbers)]
+        holds, words = True, "left out: wall-clock limits of the solver cannot be repeated"
+        if self.request.settings.solver.repeatable:
             changed = [number for number in numbers if not self._same(number)]
             words = "the same bits" if not changed else f"other bounds after step(s) {', '.join(map(str, changed))}"
-            words = f"{len(numbers)} step(s) taken again from the stored sets: {words}"
-            found.append(Check("recomputed", not changed, words))
-        return found
+            holds, words = not changed, f"{len(numbers)} step(s) taken again from the stored sets: {words}"
+        return [self._opinion(numbers), Check("recomputed", holds, words)]
 
     def _opinion(self, numbers: list[int]) -> Check:
         """What the second opinion comes to: not that something holds where a step could not be evaluated."""
