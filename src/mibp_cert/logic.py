@@ -61,10 +61,6 @@ class Expression:
             raise UserError(f"A rule needs finite numbers, got {number}.")
         return cls({}, number)
 
-    @property
-    def linear(self) -> bool:
-        return not self.products
-
     def variables(self) -> Iterator[Key]:
         """All variables that it speaks of."""
         yield from self.terms
@@ -96,11 +92,11 @@ class Expression:
 
     def __mul__(self, other: Any) -> Expression:
         b = Expression.of(other)
-        if not b.terms and b.linear:
+        if not (b.terms or b.products):
             return self._scaled(b.constant)
-        if not self.terms and self.linear:
+        if not (self.terms or self.products):
             return b._scaled(self.constant)
-        if not (self.linear and b.linear):
+        if self.products or b.products:
             raise UserError(
                 "The rules may multiply two linear expressions, not more; name a product as an own variable."
             )

@@ -85,21 +85,22 @@ def prove(formula: Formula, model: Conditions, state: ParameterSet, inputs: Inpu
 
 def _decide(formula: Formula, known: dict[int, Interval]) -> bool | None:
     """Three-valued logic over the bounds of the expressions; NaN decides nothing."""
-    match formula:
-        case Comparison():
-            low, high = float(known[id(formula)].low), float(known[id(formula)].high)
-            inside, outside = (high <= 0.0, low > 0.0) if formula.relation == "<=" else (high < 0.0, low >= 0.0)
-            if formula.relation in ("==", "!="):
-                inside, outside = low == high == 0.0, low > 0.0 or high < 0.0
-            yes, no = (inside, outside) if formula.relation != "!=" else (outside, inside)
-            return True if yes else False if no else None
-        case Joined():
-            parts = [_decide(part, known) for part in formula.parts]
-            strong = not formula.every  # one part with this value decides the whole
-            if strong in parts:
-                return strong
-            return None if None in parts else formula.every
-    raise AssertionError(formula)
+    if isinstance(formula, Joined):
+        parts = [_decide(part, known) for part in formula.parts]
+        strong = not formula.every  # one part with this value decides the whole
+        if strong in parts:
+            return strong
+        return None if None in parts else formula.every
+    assert isinstance(formula, Comparison)
+    low, high = float(known[id(formula)].low), float(known[id(formula)].high)
+    zero, other = low == high == 0.0, low > 0.0 or high < 0.0
+    yes, no = {
+        "<=": (high <= 0.0, low > 0.0),
+        "<": (high < 0.0, low >= 0.0),
+        "==": (zero, other),
+        "!=": (other, zero),
+    }[formula.relation]
+    return True if yes else False if no else None
 
 
 def _graph(model: Conditions, expressions: list[Expression], rows: int) -> Graph:
@@ -181,16 +182,12 @@ def _unbreakable(formula: Formula, parts: list[Atom], graph: Graph, declare: Dec
 def _strengthened(formula: Formula, sizes: dict[int, tuple[int, float]]) -> Formula:
     """The formula over the encoded expressions, *strengthened* by `t` radii, so that its negation is relaxed by them; `sizes`:
     number and radius of each comparison's expression."""
-    match formula:
-        case Comparison():
-            number, size = sizes[id(formula)]
-            value, room = Expression({("e", number): 1.0}), Expression({("t", 0): size})
-            match formula.relation:
-                case "!=":  # the negation of =, which is relaxed on both sides
-                    return (value > room) | (-value > room)
-                case "==":
-                    return (value + room <= 0) & (room - value <= 0)
-            return value + room <= 0
-        case Joined():
-            return Joined(tuple(_strengthened(part, sizes) for part in formula.parts), formula.every)
-    raise AssertionError(formula)
+    if isinstance(formula, Joined):
+        return Joined(tuple(_strengthened(part, sizes) for part in formula.parts), formula.every)
+    assert isinstance(formula, Comparison)
+    number, size = sizes[id(formula)]
+    value, room = Expression({("e", number): 1.0}), Expression({("t", 0): size})
+    if formula.relation == "!=":  # the negation of =, which is relaxed on both sides
+        return (value > room) | (-value > room)
+    below = value + room <= 0
+    return below & (room - value <= 0) if formula.relation == "==" else below

@@ -54,7 +54,7 @@ class RulesSet(ThreatSet):
         self.keys = {key for expression in expressions for key in expression.variables() if key[0] != "v"}
         self._width = {on: side.shape[1] for on, side in base.sides.items()}
         self.touched = np.unique([place // self._width[on] for on, place in self.keys]).astype(np.intp)
-        self.bilinear = any(not expression.linear for expression in expressions)
+        self.bilinear = any(expression.products for expression in expressions)
         self.outer = ("cells and noise are outer views of the rules; only the engine 'mibp' uses the rules themselves",)
 
     def _flat(self, rows: Index) -> tuple[Index, Index]:
@@ -164,7 +164,7 @@ class RulesSet(ThreatSet):
 
     def _linear_rows(self, formula: Formula, noise: Noise) -> list[tuple[Array, float]]:
         """A linear rule about plain numeric cells as `a·ε ≤ b` over the first block's symbols, a little relaxed."""
-        if not isinstance(formula, Comparison) or formula.relation == "!=" or not formula.expression.linear:
+        if not isinstance(formula, Comparison) or formula.relation == "!=" or formula.expression.products:
             return []
         count = len(noise.blocks[0].symbols) if noise.blocks else 0
         total, constant = np.zeros(noise.symbols), float(formula.expression.constant)

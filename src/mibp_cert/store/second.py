@@ -86,8 +86,7 @@ def check(step: Step, after: Stored, members: Iterable[Member]) -> tuple[list[st
     for node in step.graph.nodes:
         if node.op == "smooth" and node.attribute not in _SMOOTH:
             raise UnsupportedOperation(f"there is no second rule for '{node.attribute}' of {node.origin}")
-    old, flint.ctx.prec = flint.ctx.prec, BITS
-    try:
+    with flint.ctx.workprec(BITS):
         for number, (theta, x, y, epsilon) in enumerate(members):
             inputs = {**step.layout.unflatten(theta), "x": x, "y": y}
             values = interpret(step.graph, _TABLE, inputs, engine="second opinion")
@@ -99,8 +98,6 @@ def check(step: Step, after: Stored, members: Iterable[Member]) -> tuple[list[st
             if len(wrong):
                 first = step.layout.describe(int(wrong[0]))
                 found.append(f"point {number}: {len(wrong)} parameter(s) leave the set, first {first}")
-    finally:
-        flint.ctx.prec = old
     return found, evaluated
 
 

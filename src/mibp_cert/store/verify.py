@@ -66,12 +66,7 @@ def verify(
         records, last, dropped = read_chain(path)
         description, _ = read_request(path)
         read_result(path, last)
-        kept = [n for n in range(1, len(records) + 1) if (path / "steps" / f"{n:06d}.npz").exists()]
-        gone = [n for n, r in enumerate(records, start=1) if not r.diverged and n not in kept and n not in dropped]
-        if gone:
-            raise UserError(
-                f"The sets after the steps {', '.join(map(str, gone[:9]))} are missing, and were not dropped."
-            )
+        kept = [n for n, record in enumerate(records, start=1) if not record.diverged and n not in dropped]
         arrays = {n: read_step(path, n) for n in kept}
     except MibpCertError as error:
         return [Check("hashes", False, str(error))]
@@ -101,11 +96,12 @@ class _Audit:
     settings: AuditSettings
     hear: Hear
 
-    def __post_init__(self) -> None:
-        self.threat, self.plan = self.request.members, self.request.unrolled
-
     def before(self, number: int) -> dict[str, Array]:
-        return self.arrays[number - 1] if number > 1 else {"lower": self.plan.begin, "upper": self.plan.begin}
+        return (
+            self.arrays[number - 1]
+            if number > 1
+            else {"lower": self.request.unrolled.begin, "upper": self.request.unrolled.begin}
+        )
 
     def steps(self) -> list[Check]:
         """The second opinion on every step whose sets before and after are both there, and every such step taken again."""
@@ -144,9 +140,9 @@ class _Audit:
         """Each case of the threat with its own sets before and after."""
         before, after = self.before(number), self.arrays[number]
         split = any(key.startswith("case0_") for key in after)
-        cases = self.threat.cases(self.request.settings.relational.cases) if split else ()
+        cases = self.request.members.cases(self.request.settings.relational.cases) if split else ()
         if not cases:
-            yield self.threat, before, after
+            yield self.request.members, before, after
         for i, threat in enumerate(cases):
             own = f"case{i}_"
             mine = [{k.removeprefix(own): a for k, a in part.items() if k.startswith(own)} for part in (before, after)]
@@ -156,7 +152,7 @@ class _Audit:
         """What is wrong with a step, and at how many points it was evaluated: 0 if some case of it was at none."""
         self.hear(f"second opinion on step {number}")
         wrong, evaluated = list[str](), list[int]()
-        earlier, step = self.plan.steps[: number - 1], self.plan.steps[number - 1]
+        earlier, step = self.request.unrolled.steps[: number - 1], self.request.unrolled.steps[number - 1]
         for case, (threat, before, after) in enumerate(self._cases(number)):
             noise = threat.noise()
             old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
@@ -167,7 +163,7 @@ class _Audit:
                 members = second.corners(old, step, threat.sample(rng, count))
             else:
                 points = second.points_of(new, rng, self.settings.points, self.settings.parameters)
-                members = second.members_at(old, step, points, partial(run_steps, earlier, self.plan.begin))
+                members = second.members_at(old, step, points, partial(run_steps, earlier, self.request.unrolled.begin))
             found, count = second.check(step, new, members)
             wrong += found
             evaluated.append(count)
@@ -176,8 +172,12 @@ class _Audit:
     def _same(self, number: int) -> bool:
         """Does the engine come to the same bits again?"""
         self.hear(f"step {number} again")
-        box = Box.point(self.plan.begin) if number == 1 else self.engine.restore(self.before(number), self.threat)
-        again, _ = self.engine.advance(box, self.plan.steps[number - 1], self.threat)
+        box = (
+            Box.point(self.request.unrolled.begin)
+            if number == 1
+            else self.engine.restore(self.before(number), self.request.members)
+        )
+        again, _ = self.engine.advance(box, self.request.unrolled.steps[number - 1], self.request.members)
         return all(np.array_equal(value, self.arrays[number][name]) for name, value in again.arrays().items())
 
 
