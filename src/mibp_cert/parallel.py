@@ -36,6 +36,8 @@ from threadpoolctl import threadpool_limits
 from mibp_cert.errors import UserError
 
 log = logging.getLogger(__name__)
+Work = Callable[..., list[Any]]
+"""`function(shared, group)`, which returns one result per item of the group."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 CONNECT_SECONDS = 5
@@ -84,7 +86,7 @@ def check_parallel(parallel: str) -> None:
 class _Place:
     """Where groups are computed."""
 
-    submit: Callable[[Callable[..., list[Any]], Any, list[Any]], Future[Any]]
+    submit: Callable[[Work, Any, list[Any]], Future[Any]]
     """Start `function(shared, group)`; what it raises may come as the future's result."""
     close: Callable[[bool], None]
     """Give everything back; if true, without waiting for what is running."""
@@ -123,11 +125,8 @@ def _dask(address: str) -> _Place:
     if not client.nthreads():
         log.warning("The Dask scheduler at %s has no workers yet; start some with 'dask worker %s'.", address, address)
     submit = client.get_executor(pure=False).submit
-    return _Place(
-        lambda *call: submit(_in_own_process, bytes(dumps(call))),
-        lambda now: client.close(),
-        (KilledWorker, CommClosedError),
-    )
+    died = (KilledWorker, CommClosedError)
+    return _Place(lambda *call: submit(_in_own_process, bytes(dumps(call))), lambda now: client.close(), died)
 
 
 def _ray() -> _Place:
@@ -135,8 +134,8 @@ def _ray() -> _Place:
     import ray
     from ray import exceptions as gone
 
-    connected = not ray.is_initialized()
-    if connected:
+    ours = not ray.is_initialized()
+    if ours:
         try:
             ray.init(log_to_driver=False, logging_level=logging.WARNING)
         except ConnectionError:
@@ -144,11 +143,8 @@ def _ray() -> _Place:
                 "No Ray cluster answers at RAY_ADDRESS; correct it, or unset it to start one here."
             ) from None
     remote = ray.remote(_in_own_process).remote
-    return _Place(
-        lambda *call: remote(bytes(dumps(call))).future(),
-        lambda now: ray.shutdown() if connected else None,
-        (gone.WorkerCrashedError, gone.NodeDiedError, gone.OutOfMemoryError, gone.ObjectLostError),
-    )
+    died = (gone.WorkerCrashedError, gone.NodeDiedError, gone.OutOfMemoryError, gone.ObjectLostError)
+    return _Place(lambda *call: remote(bytes(dumps(call))).future(), lambda now: ray.shutdown() if ours else None, died)
 
 
 _own = threading.local()
@@ -208,9 +204,7 @@ class WorkerPool:
             self._place = known.get(self.parallel, lambda: _dask(self.parallel))()
         return self._place
 
-    def map(
-        self, function: Callable[..., list[Any]], shared: Any, groups: Sequence[Sequence[Item]]
-    ) -> Iterator[tuple[Item, Any]]:
+    def map(self, function: Work, shared: Any, groups: Sequence[Sequence[Item]]) -> Iterator[tuple[Item, Any]]:
         """Yield `(item, result)` in order of completion, for `function(shared, group)` returning one result per item.
 
         A result is None where the item killed its worker. Any other exception of `function` is raised here; Ctrl-C ends the
@@ -222,9 +216,7 @@ class WorkerPool:
             self.close(now=True)
             raise
 
-    def _attempt(
-        self, function: Callable[..., list[Any]], shared: Any, groups: list[list[Item]]
-    ) -> Iterator[tuple[Item, Any]]:
+    def _attempt(self, function: Work, shared: Any, groups: list[list[Item]]) -> Iterator[tuple[Item, Any]]:
         running: dict[Future[Any], list[Item]] = {}
         lost: list[list[Item]] = []
         with _interrupts_held_back():

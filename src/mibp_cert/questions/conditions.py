@@ -116,10 +116,8 @@ def _graph(model: Conditions, expressions: list[Expression], rows: int) -> Graph
         logits = g.add(g.scale(logits, target.scale), g.const(target.shift))
     layout = network.layout
     sources = [("o", 0, logits), *(("p", layout.offsets[i], parameters[n]) for i, n in enumerate(layout.names))]
-    pieces = [
-        g.scale(g.const(constants[:, 0]), factor)
-        for factor, constants in _coefficients([{0: one.constant} for one in linear], 1)
-    ]
+    constants = _coefficients([{0: one.constant} for one in linear], 1)
+    pieces = [g.scale(g.const(column[:, 0]), factor) for factor, column in constants]
     for kind, start, tensor in sources:
         shape = g.shape(tensor)
         found = [{place - start: q for (name, place), q in one.terms.items() if name == kind} for one in linear]

@@ -167,10 +167,7 @@ def _ends(run: CertifiedRun, column: Column, limits: tuple[float, float] | None)
 
 
 def holds(
-    run: CertifiedRun,
-    condition: Callable[[Conditions], Formula],
-    x: ArrayLike | None = None,
-    method: str | None = None,
+    run: CertifiedRun, condition: Callable[[Conditions], Formula], x: ArrayLike | None = None, method: str | None = None
 ) -> Verdict:
     """Does a condition on outputs and parameters hold for every model of the set?
 

@@ -33,6 +33,7 @@ from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.threats import Threat
 
+Arrays = Mapping[str, Any]
 FORMAT = 2
 """Ranges and attacks of a regression are in the units of its targets since 2."""
 KEEP = 1 << 30
@@ -52,7 +53,7 @@ def write_safely(path: Path, content: bytes) -> None:
     os.close(folder)
 
 
-def pack(arrays: Mapping[str, Any]) -> bytes:
+def pack(arrays: Arrays) -> bytes:
     """Arrays as a NumPy archive; the same arrays give the same bytes, since members of one have no time stamp."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
@@ -107,9 +108,7 @@ def record_of(plain: Mapping[str, Any]) -> StepRecord:
 class Archive:
     """The folder of one run; `description` is plain data that determines every bit of it."""
 
-    def __init__(
-        self, path: str | Path, description: dict[str, Any], arrays: Mapping[str, Any], *, resume: bool
-    ) -> None:
+    def __init__(self, path: str | Path, description: dict[str, Any], data: Arrays, *, resume: bool) -> None:
         """Open the folder: a new run if it is empty, the one in it with `resume`; any other is refused."""
         self.path, self.steps = Path(path), Path(path) / "steps"
         try:
@@ -118,7 +117,7 @@ class Archive:
             raise UserError(f"The run directory {self.path} cannot be made: {error.strerror}.") from None
         self._lock()
         try:
-            self._open(description, pack(arrays), resume)
+            self._open(description, pack(data), resume)
         except BaseException:
             self.close()
             raise
@@ -157,10 +156,8 @@ class Archive:
     def _check(self, description: dict[str, Any], data: str) -> None:
         """Refuse to go on with a run that was asked for otherwise, or in another format."""
         kept = opened(self.path / "run.json")
-        if kept.get("format") != FORMAT:
-            raise UserError(
-                f"{self.path} was written in format {kept.get('format')}; this version reads format {FORMAT}."
-            )
+        if (written := kept.get("format")) != FORMAT:
+            raise UserError(f"{self.path} was written in format {written}; this version reads format {FORMAT}.")
         before, _ = read_request(self.path)
         if kept["data"] != data:
             raise UserError(f"{self.path} belongs to a run on other data; name another folder.")
@@ -172,7 +169,7 @@ class Archive:
                     f"{_short(now.get(key))} here; name another folder, or use the same settings and versions."
                 )
 
-    def save(self, number: int, record: StepRecord, arrays: Mapping[str, Any] | None, needed: set[int]) -> None:
+    def save(self, number: int, record: StepRecord, arrays: Arrays | None, needed: set[int]) -> None:
         """Keep the set after step `number` (None if it diverged); `needed`: steps whose sets must not be dropped."""
         place, hashed = self.steps / f"{number:06d}", None
         if arrays is not None:
@@ -200,7 +197,7 @@ class Archive:
                 out.append(old)
         return out
 
-    def save_result(self, plain: dict[str, Any], arrays: Mapping[str, Any]) -> None:
+    def save_result(self, plain: dict[str, Any], arrays: Arrays) -> None:
         """Keep what was found in the end, bound to the chain of steps."""
         content = pack(arrays)
         write_safely(self.path / "test.npz", content)

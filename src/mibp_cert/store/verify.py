@@ -97,11 +97,8 @@ class _Audit:
     hear: Hear
 
     def before(self, number: int) -> dict[str, Array]:
-        return (
-            self.arrays[number - 1]
-            if number > 1
-            else {"lower": self.request.unrolled.begin, "upper": self.request.unrolled.begin}
-        )
+        begin = self.request.unrolled.begin
+        return self.arrays[number - 1] if number > 1 else {"lower": begin, "upper": begin}
 
     def steps(self) -> list[Check]:
         """The second opinion on every step whose sets before and after are both there, and every such step taken again."""
@@ -131,10 +128,10 @@ class _Audit:
         wrong = [f"step {number}, {said}" for number, (sentences, _) in found.items() for said in sentences]
         if wrong:
             holds, words = False, "; ".join(wrong[:5])
-        points = sum(count for _, count in found.values())
-        return Check(
-            "second opinion", holds, f"{len(found)} step(s) evaluated at {points} points in ball arithmetic: {words}"
+        told = (
+            f"{len(found)} step(s) evaluated at {sum(count for _, count in found.values())} points in ball arithmetic"
         )
+        return Check("second opinion", holds, f"{told}: {words}")
 
     def _cases(self, number: int) -> Iterator[tuple[ThreatSet, dict[str, Array], dict[str, Array]]]:
         """Each case of the threat with its own sets before and after."""
@@ -172,12 +169,9 @@ class _Audit:
     def _same(self, number: int) -> bool:
         """Does the engine come to the same bits again?"""
         self.hear(f"step {number} again")
-        box = (
-            Box.point(self.request.unrolled.begin)
-            if number == 1
-            else self.engine.restore(self.before(number), self.request.members)
-        )
-        again, _ = self.engine.advance(box, self.request.unrolled.steps[number - 1], self.request.members)
+        plan, threat = self.request.unrolled, self.request.members
+        start = Box.point(plan.begin) if number == 1 else self.engine.restore(self.before(number), threat)
+        again, _ = self.engine.advance(start, plan.steps[number - 1], threat)
         return all(np.array_equal(value, self.arrays[number][name]) for name, value in again.arrays().items())
 
 
