@@ -259,13 +259,10 @@ class Compiler:
                     self.require(part, choice)
                 need = Linear(dict.fromkeys(choices, -1.0), 1.0)
                 self._row(need if switch is None else need.plus(1.0, Linear({switch: 1.0}, -1.0)))
-            case Comparison(relation="<=" | "<"):
-                self._row(self.linear(formula.expression), switch)
-            case Comparison(relation="=="):
-                self._row(self.linear(formula.expression), switch)
-                self._row(self.linear(-formula.expression), switch)
-            case Comparison():
-                return  # closed, `≠` forbids nothing
+            case Comparison(e):
+                # Closed: `<` is `≤`, and `≠` forbids nothing.
+                for nonpositive in {"==": (e, -e), "!=": ()}.get(formula.relation, (e,)):
+                    self._row(self.linear(nonpositive), switch)
             case Truth():
                 wanted = 1.0 - formula.expression if formula.wanted else formula.expression
                 self._row(self.linear(wanted), switch)

@@ -189,10 +189,8 @@ class Archive:
         """The oldest sets, until what is left fits."""
         out: list[int] = []
         for path in sorted(self.steps.glob("*.npz")):
-            if self.size <= KEEP:
-                break
             old = int(path.stem)
-            if old != number and old not in needed:
+            if self.size > KEEP and old not in {number, *needed}:
                 self.size -= path.stat().st_size
                 out.append(old)
         return out
@@ -215,8 +213,7 @@ def read_chain(path: Path) -> tuple[list[StepRecord], str, set[int]]:
     """All records in order, the hash of the last one, and which sets were dropped; `UserError` where the chain is broken."""
     opened(path / "run.json")  # refuses what is no run
     last, dropped, records = digest((path / "run.json").read_bytes()), set[int](), []
-    files = sorted((path / "steps").glob("*.json"))
-    for number, place in enumerate(files, start=1):
+    for number, place in enumerate(sorted((path / "steps").glob("*.json")), start=1):
         if place.name != f"{number:06d}.json":
             raise UserError(
                 f"The record of step {number} is missing in {path}; name another folder, or remove later steps."

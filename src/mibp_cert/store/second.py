@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.errors import UnsupportedOperation
-from mibp_cert.graph import Node, Rule, interpret, outputs_of
+from mibp_cert.graph import Rule, interpret, outputs_of
 from mibp_cert.nets import Step
 from mibp_cert.sets import Block, Noise
 
@@ -176,15 +176,10 @@ def _each(array: Balls, function: Callable[[Any], Any]) -> Balls:
     return np.asarray(np.frompyfunc(function, 1, 1)(array), dtype=object)
 
 
-def _scale(node: Node, a: Balls) -> Balls:
-    factor = node.attribute.value
-    return np.asarray(a * (flint.arb(factor.numerator) / factor.denominator))
-
-
 _TABLE: dict[str, Rule] = {
     "const": lambda node: balls(node.attribute),
     "add": lambda node, a, b: np.asarray(a + b, dtype=object),
-    "scale": _scale,
+    "scale": lambda node, a: np.asarray(a * flint.arb(flint.fmpq(*node.attribute.value.as_integer_ratio()))),
     "contract": lambda node, a, b: np.asarray(np.einsum(node.attribute, a, b), dtype=object),
     "relu": lambda node, a: _each(a, lambda v: v.max(flint.arb(0))),
     "gate": lambda node, a: _each(a, lambda v: _gate(v, node.attribute)),

@@ -81,8 +81,7 @@ def verify(
     with closing(request.make_engine()) as engine:
         found += _Audit(request, engine, arrays, settings, hear).steps()
     if run is None:
-        found.append(Check("result", True, "the run is not finished: there are no certificates yet"))
-        return found
+        return [*found, Check("result", True, "the run is not finished: there are no certificates yet")]
     return [*found, _stored_bounds(run, arrays), *_answers(run, hear), *_trainings(run, settings, hear)]
 
 
@@ -148,7 +147,7 @@ class _Audit:
     def _second(self, number: int) -> tuple[list[str], int]:
         """What is wrong with a step, and at how many points it was evaluated: 0 if some case of it was at none."""
         self.hear(f"second opinion on step {number}")
-        wrong, evaluated = list[str](), list[int]()
+        found: list[tuple[list[str], int]] = []
         earlier, step = self.request.unrolled.steps[: number - 1], self.request.unrolled.steps[number - 1]
         for case, (threat, before, after) in enumerate(self._cases(number)):
             noise = threat.noise()
@@ -161,10 +160,9 @@ class _Audit:
             else:
                 points = second.points_of(new, rng, self.settings.points, self.settings.parameters)
                 members = second.members_at(old, step, points, partial(run_steps, earlier, self.request.unrolled.begin))
-            found, count = second.check(step, new, members)
-            wrong += found
-            evaluated.append(count)
-        return wrong, sum(evaluated) if all(evaluated) else 0
+            found.append(second.check(step, new, members))
+        evaluated = [count for _, count in found]
+        return [words for wrong, _ in found for words in wrong], sum(evaluated) if all(evaluated) else 0
 
     def _same(self, number: int) -> bool:
         """Does the engine come to the same bits again?"""
