@@ -23,8 +23,7 @@ from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact.engine import MibpEngine
 from mibp_cert.errors import SolverUnavailable, UserError
-from mibp_cert.parallel import WorkerPool, split
-from mibp_cert.parallel.sweep import arrivals, spread
+from mibp_cert.parallel import WorkerPool, arrivals, split, spread
 from mibp_cert.studies.reproduce import Options, run_table
 from mibp_cert.studies.reproduce.paper import IRIS2
 
