@@ -17,12 +17,22 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
+from mibp_cert.engines.base import (
+    Box,
+    Engine,
+    EngineSettings,
+    Inputs,
+    Maker,
+    ParameterSet,
+    Progress,
+    SolverSettings,
+    StepReport,
+    Wanted,
+)
 from mibp_cert.engines.exact.encode import Encoder, Symbolic
 from mibp_cert.engines.exact.solve import Declare, End, Task, bound_outputs
 from mibp_cert.engines.interval import IntervalEngine, enclose
 from mibp_cert.engines.rounding import Array, Interval
-from mibp_cert.engines.settings import EngineSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Layout, Step

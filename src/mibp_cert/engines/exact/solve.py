@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from mibp_cert.engines.base import SolverSettings
 from mibp_cert.engines.exact.encode import Encoder, Symbolic
 from mibp_cert.engines.exact.polish import Point, polish
 from mibp_cert.engines.rounding import Array
-from mibp_cert.engines.settings import SolverSettings
 from mibp_cert.graph import Graph
 from mibp_cert.parallel import WorkerPool, split
 from mibp_cert.solvers import FEASIBILITY, Bound, Limits, Objective, Program, Status, failed, solver_named
