@@ -1,7 +1,7 @@
 """Long training with the relational engine: where it stands every few epochs, and what the radius consists of.
 
-`data` is the first order in the data's own noise, `beside it` everything else: undecided gates, second-order terms, relu bands,
-and rounding. The share of rounding alone is shown by the same run at ε = 0.
+`data` is the first order in the data's own noise, `gates` what undecided gates cost, `remainders` everything else: second-order
+terms, relu bands, and rounding. The share of rounding alone is shown by the same run at ε = 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     threat, engine, theta = LInf(a.eps).bind(data.train), RelationalEngine(), network.initialise(a.seed)
     exact_data, box, plain, trained = LInf(0.0).bind(data.train), Box.point(theta), Box.point(theta), theta
     print(f"TwoMoons, 2–20–{a.logits}, hinge, lr 0.1, ε = {a.eps}, seed {a.seed}")
-    print("epoch  seconds  mean radius       data  beside it   rounding  clean %  attacked %  certified %")
+    print("epoch  seconds  mean radius       data      gates  remainders   rounding  clean %  attacked %  certified %")
     seconds = 0.0
     for number, step in enumerate(steps, start=1):
         box, report = engine.advance(box, step, threat)
@@ -43,11 +43,13 @@ def main() -> None:
             assert isinstance(box, RelationalSet)
             nominal = nominal_classes(network, trained, data.test.x)
             found = attack(network, steps[:number], theta, threat, Inputs(data.test.x), nominal, box)
-            first_order = np.abs(box.linear[:, : box.data]).sum(axis=1)
+            sizes = np.abs(box.linear).sum(axis=0) / len(box.middle)
+            first_order, later = sizes[: box.data].sum(), sizes[box.data :]
+            gates, remainders = later[box.gates].sum(), later[~box.gates].sum() + box.slack.mean()
             certified = predict(network, box, Inputs(data.test.x), engine).certified_accuracy(data.test.y)
             print(
-                f"{number:5d} {seconds / number:8.3f} {box.radius.mean():12.5f} {first_order.mean():10.5f} "
-                f"{box.cover().mean():10.5f} {plain.radius.mean():10.1e} {100 * np.mean(nominal == data.test.y):8.1f} "
+                f"{number:5d} {seconds / number:8.3f} {box.radius.mean():12.5f} {first_order:10.5f} {gates:10.5f} "
+                f"{remainders:11.5f} {plain.radius.mean():10.1e} {100 * np.mean(nominal == data.test.y):8.1f} "
                 f"{100 * found.attacked_accuracy(nominal, data.test.y):11.1f} {100 * certified:12.1f}",
                 flush=True,
             )

@@ -235,7 +235,10 @@ class _Stepper:
             generators[rows, data + len(kept) + rows] = slack
         middle, nothing = layout.flatten({name: form.centre for name, form in outputs.items()}), np.zeros(layout.size)
         box = Box.of_tensors({name: form.range for name, form in outputs.items()}, layout)
-        return RelationalSet(box.lower, box.upper, middle, generators, nothing, self.state.noise, cap)
+        gates = np.ones(len(weight), dtype=bool)  # what this step added
+        gates[: len(self.state.gates)] = self.state.gates
+        gates = np.append(gates[kept - data], np.zeros(layout.size, dtype=bool))
+        return RelationalSet(box.lower, box.upper, middle, generators, nothing, self.state.noise, cap, gates)
 
 
 # What the models of a set compute, as one expression in the set's symbols ---------------------------------------------

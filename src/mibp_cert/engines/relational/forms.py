@@ -22,7 +22,7 @@ Between steps the same is kept of the flat parameter vector (`RelationalSet`), o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -320,6 +320,8 @@ class RelationalSet(ParameterSet):
     noise: Noise
     slope: float = 1.0
     """Slope cap that the last step chose; the next search starts there."""
+    gates: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """Which symbols beyond the data's came from gates; the others are remainders (second order, relu bands, rounding)."""
 
     @classmethod
     def around(cls, box: ParameterSet, threat: ThreatSet) -> RelationalSet:
@@ -343,13 +345,15 @@ class RelationalSet(ParameterSet):
         return replace(self, lower=box.lower, upper=box.upper)
 
     def arrays(self) -> dict[str, Array]:
-        return {**{name: getattr(self, name) for name in BY_PARAMETER}, "slope": np.array(self.slope)}
+        parts = {name: getattr(self, name) for name in BY_PARAMETER}
+        return {**parts, "slope": np.array(self.slope), "gates": self.gates.astype(np.float64)}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Array], noise: Noise, prefix: str = "") -> RelationalSet:
         """The inverse of `arrays`, for the same noise; `prefix` stands before every name."""
         parts: dict[str, Any] = {name: arrays[prefix + name] for name in BY_PARAMETER}
-        return cls(**parts, noise=noise, slope=float(arrays[prefix + "slope"]))
+        slope, gates = float(arrays[prefix + "slope"]), arrays[prefix + "gates"] != 0
+        return cls(**parts, noise=noise, slope=slope, gates=gates)
 
     def residual(self, theta: Array, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         """What is left of `θ` after the known data noise: `θ − c − G_data·ε`, in extended precision."""

@@ -303,17 +303,6 @@ def stretched(reach: tuple[Array, Array] | None, factor: Array) -> tuple[Array, 
     )
 
 
-def _contract_any(spec: Spec, matrix: Array, linear: Array, letters: str, of: str) -> Array:
-    """`einsum` with generators, as one matrix product where no axis is shared and kept."""
-    if any(c in letters and c in of and c in spec.out for c in spec.letters):
-        return np.asarray(np.einsum(f"{letters},{of}Z->{spec.out}Z", matrix, linear))
-    summed = [c for c in of if c in letters]
-    axes = [letters.index(c) for c in summed], [of.index(c) for c in summed]
-    result = np.tensordot(matrix, linear, axes=axes)
-    have = [c for c in letters if c not in summed] + [c for c in of if c not in summed]
-    return np.transpose(result, [*(have.index(c) for c in spec.out), len(have)])
-
-
 def contract_linear(
     spec: Spec,
     matrix: Array,
@@ -333,7 +322,7 @@ def contract_linear(
         return onto
     summed = [c for c in of if c in letters and c not in spec.out]
     if not (len(letters) == len(of) == len(spec.out) == 2 and len(summed) == 1):
-        result = _contract_any(spec, matrix, linear, letters, of)
+        result = np.asarray(np.einsum(f"{of}Z,{letters}->{spec.out}Z", linear, matrix, optimize=True))
         return plus(onto, result, result.shape[:-1])
     k, have = summed[0], linear.shape[-1]
     left = matrix if letters[1] == k else matrix.T
