@@ -19,10 +19,9 @@ from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact.engine import bound_graph, declare_training
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational import budget
-from mibp_cert.engines.relational.engine import RelationalEngine
+from mibp_cert.engines.relational.engine import RelationalEngine, data_forms
 from mibp_cert.engines.relational.forms import Symbols
-from mibp_cert.engines.relational.outputs import data_forms
-from mibp_cert.engines.relational.rules import AffineRules
+from mibp_cert.engines.relational.rules import OPERATIONS, AffineRules
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.graph import GraphBuilder, evaluate, interpret
 from mibp_cert.graph.functions import SMOOTH
@@ -205,7 +204,7 @@ def test_gathered_forms_cover_known_noise(threat: Any, axis: int, kind: str) -> 
     symbols = Symbols(noise.blocks, noise.symbols)
     inputs = data_forms(symbols, noise, Step(graph, np.arange(4), Layout((), ())), bound)
     rules = AffineRules(symbols)
-    values = interpret(graph, dict.fromkeys(rules.table, rules.apply), inputs, engine="relational")
+    values = interpret(graph, dict.fromkeys(OPERATIONS, rules.apply), inputs, engine="relational")
     forms = {name: values[number].tighten() for name, number in graph.outputs.items()}
     members = [row for block in symbols.budgets for row in block.members.tolist()]
     for i in range(60):

@@ -205,8 +205,8 @@ class _Numbers:
 def _box_of_models(network: Network, radius: float) -> tuple[RelationalSet, Any]:
     """A box around an initial model, which every method can take, and models in it, its corners among them."""
     theta, rng = network.initialise(0), np.random.default_rng(0)
-    noise = LInf(0.1).bind(small_data(rng)).noise()
-    box = RelationalSet.around(Box(theta - radius, theta + radius), noise)
+    threat = LInf(0.1).bind(small_data(rng))
+    box = RelationalSet.around(Box(theta - radius, theta + radius), threat)
     share = rng.uniform(-1.0, 1.0, (400, len(theta)))
     share[::2] = np.sign(share[::2])
     return box, np.clip(theta + radius * share, box.lower, box.upper)

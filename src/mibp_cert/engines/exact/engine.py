@@ -24,12 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
+from mibp_cert.engines.base import (
+    Box,
+    Engine,
+    EngineSettings,
+    Inputs,
+    Maker,
+    ParameterSet,
+    Progress,
+    SolverSettings,
+    StepReport,
+    Wanted,
+)
 from mibp_cert.engines.exact.encode import Encoder, Symbolic
 from mibp_cert.engines.exact.polish import Search
 from mibp_cert.engines.interval import IntervalEngine, enclose
 from mibp_cert.engines.rounding import Array, Interval
-from mibp_cert.engines.settings import EngineSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Layout, Step
