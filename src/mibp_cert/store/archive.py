@@ -92,10 +92,9 @@ def opened(path: Path) -> dict[str, Any]:
 
 
 def record_json(record: StepRecord) -> dict[str, Any]:
-    """A record as plain data: of the gaps the largest, and no details."""
+    """A record as plain data: of the gaps the largest."""
     plain, gap = asdict(record), record.report.gap
     plain["report"]["gap"] = repr(float(gap.max())) if gap.size else None
-    del plain["report"]["details"]
     return plain
 
 
