@@ -43,11 +43,13 @@ def main() -> None:
             assert isinstance(box, RelationalSet)
             nominal = nominal_classes(network, trained, data.test.x)
             found = attack(network, steps[:number], theta, threat, Inputs(data.test.x), nominal, box)
-            parts = box.composition()
+            sizes = np.abs(box.linear).sum(axis=0) / len(box.middle)
+            first_order, later = sizes[: box.data].sum(), sizes[box.data :]
+            gates, remainders = later[box.gates].sum(), later[~box.gates].sum() + box.slack.mean()
             certified = predict(network, box, Inputs(data.test.x), engine).certified_accuracy(data.test.y)
             print(
-                f"{number:5d} {seconds / number:8.3f} {box.radius.mean():12.5f} {parts['data']:10.5f} {parts['gates']:10.5f} "
-                f"{parts['remainders']:11.5f} {plain.radius.mean():10.1e} {100 * np.mean(nominal == data.test.y):8.1f} "
+                f"{number:5d} {seconds / number:8.3f} {box.radius.mean():12.5f} {first_order:10.5f} {gates:10.5f} "
+                f"{remainders:11.5f} {plain.radius.mean():10.1e} {100 * np.mean(nominal == data.test.y):8.1f} "
                 f"{100 * found.attacked_accuracy(nominal, data.test.y):11.1f} {100 * certified:12.1f}",
                 flush=True,
             )

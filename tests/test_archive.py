@@ -17,7 +17,7 @@ import pytest
 
 import mibp_cert as mc
 from mibp_cert.errors import UserError
-from mibp_cert.store import archive
+from mibp_cert.store import archive, second, stored_request
 from mibp_cert.store.archive import digest, opened, pack, read_step, sealed, unpack
 from mibp_cert.store.verify import AuditSettings, verify
 
@@ -100,13 +100,22 @@ def test_a_diverging_run_diverges_again_at_the_same_step(tmp_path: Path) -> None
 def test_old_sets_are_dropped_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(mc.LInf(0.02))
     whole = mc.certify_training(*asked)
-    monkeypatch.setattr(archive, "KEEP", 30_000)
+    monkeypatch.setattr(archive, "KEEP", 60_000)
     small_run = mc.certify_training(*asked, run_dir=tmp_path)
     assert same(whole, small_run)
     kept = sorted(int(p.stem) for p in (tmp_path / "steps").glob("*.npz"))
     assert kept[-1] == 8
     assert len(kept) < 8
     assert all(check.holds for check in verify(tmp_path, QUICK))
+
+
+def test_what_was_dropped_is_not_said_to_be_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "KEEP", 1)
+    mc.certify_training(*request(mc.LInf(0.02)), run_dir=tmp_path)
+    found = {check.name: check.holds for check in verify(tmp_path, QUICK)}
+    assert found["steps"] is None
+    assert found["hashes"]
+    assert not {"second opinion", "recomputed"} & found.keys()
 
 
 def test_the_best_epoch_is_never_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,6 +383,33 @@ def test_verify_evaluates_points_of_every_step_and_raises_no_false_alarm(name: s
     assert points >= steps > 0
 
 
+def test_verify_finds_a_usable_point_where_the_box_cuts_random_ones_off(tmp_path: Path) -> None:
+    """A wide row budget: the box after a step is much smaller than what the generators alone admit."""
+    network, training = mc.Network.mlp([2, 4, 2]), mc.Training(epochs=2, batch_size=6)
+    threat = mc.Budget(mc.LInf(1.0), rows=6)
+    mc.certify_training(network, small(), threat, training, run_dir=tmp_path, attacked=False)
+    settings = AuditSettings(points=1, parameters=1, members=2, recompute=False)
+    found = {check.name: check for check in verify(tmp_path, settings)}
+    assert found["second opinion"].holds, found["second opinion"].words
+
+
+def test_verify_says_neither_wrong_nor_ok_where_it_found_no_point(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second, "members_at", lambda *_: iter(()))
+    found = {check.name: check for check in verify(finished, QUICK)}
+    assert found["second opinion"].holds is None
+    assert "no usable point for step(s) 1, 2" in found["second opinion"].words
+
+
+def test_the_second_opinion_counts_no_point_whose_result_is_not_finite(finished: Path) -> None:
+    step = stored_request(finished).plan.steps[0]
+    before = second.Stored.of(read_step(finished, 1), stored_request(finished).members.noise())
+    nowhere = second.balls(np.full(len(before.lower), np.nan))
+    x, y = second.balls(np.zeros((len(step.rows), 2))), second.balls(np.zeros((len(step.rows), 2)))
+    assert second.check(step, before, [(nowhere, x, y, None)]) == ([], 0)
+
+
 @pytest.mark.usefixtures("one_pool")
 def test_verify_of_the_exact_step_asks_only_about_datasets_that_the_rules_allow(tmp_path: Path) -> None:
     def one_up_one_down(m: Any) -> None:
@@ -417,7 +453,7 @@ def test_verify_misses_no_set_that_was_removed(finished: Path, tmp_path: Path) -
     (folder / "steps/000004.npz").unlink()
     (check,) = verify(folder, QUICK)
     assert not check.holds
-    assert "after the steps 4 are missing" in check.words
+    assert "set after step 4 is not in" in check.words
 
 
 def test_verify_catches_answers_that_do_not_come_out_of_the_set(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from mibp_cert.engines.exact.engine import MibpEngine, bound_graph, declare_trai
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.engines.relational.engine import RelationalEngine
+from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import UnsupportedOperation
+from mibp_cert.graph import GraphBuilder, evaluate
 from mibp_cert.nets import SGD, Linear, Network, Tanh, Training, loss_named, run_steps, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.threats import Budget, LInf
@@ -265,3 +267,17 @@ def test_what_an_engine_cannot_take_is_named_before_training_starts(monkeypatch:
     with pytest.raises(UnsupportedOperation) as caught:
         IntervalEngine().check_graph(p.steps()[0].graph)
     assert str(caught.value).count("has no rule") == 3  # forward, backward, loss
+
+
+def test_substitution_stops_at_what_it_cannot_walk_through() -> None:
+    """By row through the labels and a function of the data through a sum over them: no single operand is both."""
+    g = GraphBuilder()
+    x, y = g.input("x", (3, 2)), g.input("y", (3, 2))
+    mixed = g.contract("bi,i->bi", y, g.sum(x, (-2,)))
+    graph = g.finish({"product": mixed, "sum": g.add(mixed, x), "relu": g.relu(g.multiply(mixed, x))})
+    rng = np.random.default_rng(0)
+    centre = {name: rng.normal(size=(3, 2)) for name in ("x", "y")}
+    found = CrownEngine().enclose(graph, {name: Interval(v - 0.3, v + 0.3) for name, v in centre.items()})
+    for _ in range(50):
+        values = evaluate(graph, {name: v + rng.uniform(-0.3, 0.3, v.shape) for name, v in centre.items()})
+        assert all((found[n].low <= v).all() and (v <= found[n].high).all() for n, v in values.items())

@@ -19,10 +19,9 @@ from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact.engine import bound_graph, declare_training
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational import budget
-from mibp_cert.engines.relational.engine import RelationalEngine
+from mibp_cert.engines.relational.engine import RelationalEngine, data_forms
 from mibp_cert.engines.relational.forms import Symbols
-from mibp_cert.engines.relational.outputs import data_forms
-from mibp_cert.engines.relational.rules import AffineRules
+from mibp_cert.engines.relational.rules import OPERATIONS, AffineRules
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.graph import GraphBuilder, evaluate, interpret
 from mibp_cert.graph.functions import SMOOTH
@@ -91,38 +90,38 @@ def test_missing_rounding_margins_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_substituted_relu_without_its_lift_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = crown._Substitution._rules["relu"]
+    original = crown._Substitution._relu
 
-    def lower(self: Any, node: Any, weight: Any) -> bool:
+    def lower(self: Any, *args: Any) -> Any:
         kept = self._add
         self._add = lambda *args: None
         try:
-            return original(self, node, weight)
+            return original(self, *args)
         finally:
             self._add = kept
 
     name = "two convolutions"
     assert not _escapes(CrownEngine(), name, 0.3)
-    monkeypatch.setitem(crown._Substitution._rules, "relu", lower)
+    monkeypatch.setattr(crown._Substitution, "_relu", lower)
     assert _escapes(CrownEngine(), name, 0.3)
 
 
 def test_a_substitution_that_takes_parameters_for_known_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = crown._Substitution._rules["contract"]
+    original = crown._Substitution._contract
 
-    def certain(self: Any, node: Any, weight: Any) -> bool:
+    def certain(self: Any, node: Any, *args: Any) -> Any:
         kept = self.values
         self.values = [
-            Interval.point(0.5 * (v.low + v.high)) if i in node.operands and self._known(i) else v
+            Interval.point(0.5 * (v.low + v.high)) if i in node.operands and i not in self.rows.inside else v
             for i, v in enumerate(kept)
         ]
         try:
-            return original(self, node, weight)
+            return original(self, node, *args)
         finally:
             self.values = kept
 
     name = "relu, two logits"
-    monkeypatch.setitem(crown._Substitution._rules, "contract", certain)
+    monkeypatch.setattr(crown._Substitution, "_contract", certain)
     assert _escapes(CrownEngine(), name, 0.3)
 
 
@@ -205,7 +204,7 @@ def test_gathered_forms_cover_known_noise(threat: Any, axis: int, kind: str) -> 
     symbols = Symbols(noise.blocks, noise.symbols)
     inputs = data_forms(symbols, noise, Step(graph, np.arange(4), Layout((), ())), bound)
     rules = AffineRules(symbols)
-    values = interpret(graph, dict.fromkeys(rules.table, rules.apply), inputs, engine="relational")
+    values = interpret(graph, dict.fromkeys(OPERATIONS, rules.apply), inputs, engine="relational")
     forms = {name: values[number].tighten() for name, number in graph.outputs.items()}
     members = [row for block in symbols.budgets for row in block.members.tolist()]
     for i in range(60):

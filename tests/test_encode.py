@@ -14,10 +14,9 @@ from conftest import small_data, small_step
 from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact import encode
-from mibp_cert.engines.exact import solve as exact
+from mibp_cert.engines.exact import engine as exact
 from mibp_cert.engines.exact.encode import Encoder
-from mibp_cert.engines.exact.engine import declare_training
-from mibp_cert.engines.exact.solve import Task
+from mibp_cert.engines.exact.engine import Task, declare_training
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.solvers import Bound, Limits, Scip, scip
 from mibp_cert.threats import LInf

@@ -18,10 +18,12 @@ from mibp_cert.engines.exact.engine import MibpEngine
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
+from mibp_cert.logic import Compiler, Expression, Linear, Own
 from mibp_cert.nets import Network, Training, train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.rules import Polytope
+from mibp_cert.solvers import Affine, Limits, Objective, ProgramBuilder, solver_named
 from mibp_cert.threats import AnyCategory, LabelFlips, LInf, Rules
 
 
@@ -258,6 +260,35 @@ def test_clean_data_that_break_the_rules_are_noticed_where_it_matters() -> None:
     assert x[0, 0] > data.x[0, 0]
     with pytest.raises(UserError, match="break the rules"):
         Rules(BASE, rule.rules, clean_is_member=True).bind(data)
+
+
+def _most_of(rule: Any) -> float:
+    """Largest value of an own number that a rule allows, over one cell `x = 1 + e/2 ± 0.25`."""
+    builder = ProgramBuilder()
+    builder.bilinear = True
+    (e,) = builder.add_variables(1)
+    cell = Affine(np.ones(1), builder.matrix(np.zeros(1, dtype=np.intp), np.array([e]), 0.5), np.full(1, 0.25))
+    compiler = Compiler(builder, {("x", 0): Linear.of(cell, 0)}, [Own("real", -9.0, 9.0)])
+    compiler.require(rule(Expression({("x", 0): 1.0}), Expression({("v", 0): 1.0})))
+    value = compiler.linear(Expression({("v", 0): 1.0}))
+    program, objective = builder.finish(), np.zeros(builder.variables)
+    objective[list(value.coefficients)] = list(value.coefficients.values())
+    (found,) = solver_named("scip").solve(program, [Objective(objective, True)], Limits())
+    return value.constant + found.proven
+
+
+@pytest.mark.parametrize(
+    ("rule", "most"),
+    [
+        (lambda x, v: v <= x, 1.75),
+        (lambda x, v: v == -2.0 * x + 1.0, 0.5),
+        (lambda x, v: (v <= x) | (v <= 0.5 * x), 1.75),
+        (lambda x, v: v <= x * x, 1.75**2),
+        (lambda x, v: v <= x / 3 + (1.0 + x) * 0.1, 1.75 / 3 + 0.275),
+    ],
+)
+def test_rules_reach_as_far_as_the_slack_of_a_cell(rule: Any, most: float) -> None:
+    assert most - 1e-9 <= _most_of(rule) <= most + (0.2 if most > 3 else 1e-6)
 
 
 def test_products_need_a_solver_that_can_multiply() -> None:

@@ -16,16 +16,15 @@ from conftest import small_data, small_step, trainings
 from mibp_cert.data import Dataset
 from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box
-from mibp_cert.engines.exact import solve as exact
+from mibp_cert.engines.exact import engine as exact
 from mibp_cert.engines.exact.encode import Encoder
-from mibp_cert.engines.exact.engine import Brackets, MibpEngine, bound_graph, declare_training, treatments
-from mibp_cert.engines.exact.solve import End, Task
+from mibp_cert.engines.exact.engine import Brackets, End, MibpEngine, Task, bound_graph, declare_training, treatments
 from mibp_cert.engines.interval import IntervalEngine, enclose
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.nets import SGD, Network, Step, loss_named, run_steps, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
-from mibp_cert.solvers import Bound, Objective, Program, Scip, Status, failed
+from mibp_cert.solvers import Bound, Objective, Program, Scip, Status
 from mibp_cert.threats import LInf
 from oracles import rational, search_step, train_rational
 
@@ -264,7 +263,7 @@ class _FindsNothing(Scip):
     """A solver that declares every program infeasible."""
 
     def run(self, program: Program, objectives: Any, limits: Any) -> Any:
-        return [failed(objective, Status.INFEASIBLE, 0.0) for objective in objectives]
+        return [Bound(0.0, None, None, Status.INFEASIBLE, 0, 0.0) for _ in objectives]
 
 
 class _ClaimsNan(Scip):
@@ -387,8 +386,8 @@ def test_a_gate_that_is_the_argument_of_a_later_gate(solver: str, pool: WorkerPo
 
 def test_a_bound_contradicted_by_a_true_value_is_withdrawn() -> None:
     found = Brackets.around(np.zeros(3), np.ones(3))
-    found.take(0, (End(0.4, 0.2, Status.OPTIMAL, 0, True), End(0.9, 0.8, Status.OPTIMAL, 0, True)))
-    found.take(1, (End(0.1, 0.2, Status.OPTIMAL, 0, True), End(0.9, 0.8, Status.OPTIMAL, 0, True)))
+    found.take(0, (End(0.4, 0.2, 0, True), End(0.9, 0.8, 0, True)))
+    found.take(1, (End(0.1, 0.2, 0, True), End(0.9, 0.8, 0, True)))
     assert found.withdraw(np.full(3, -5.0), np.full(3, 5.0)) == 1
     assert found.lower.tolist() == [-5.0, 0.1, 0.0]
     assert found.upper.tolist() == [5.0, 0.9, 1.0]

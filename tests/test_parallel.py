@@ -23,8 +23,7 @@ from mibp_cert.engines import SolverSettings
 from mibp_cert.engines.base import Box
 from mibp_cert.engines.exact.engine import MibpEngine
 from mibp_cert.errors import SolverUnavailable, UserError
-from mibp_cert.parallel import WorkerPool, split
-from mibp_cert.parallel.sweep import arrivals, spread
+from mibp_cert.parallel import WorkerPool, arrivals, split, spread
 from mibp_cert.studies.reproduce import Options, run_table
 from mibp_cert.studies.reproduce.paper import IRIS2
 
@@ -135,7 +134,7 @@ def _exact_case() -> tuple[Box, Any, Any]:
 def test_exact_bounds_are_the_same_bits_in_other_groups(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     case, settings = _exact_case(), SolverSettings(nodes_per_program=50)
     here, report = MibpEngine(settings, pool=pool).advance(*case)
-    monkeypatch.setattr("mibp_cert.engines.exact.solve.split", lambda items, parts: split(items, 2))
+    monkeypatch.setattr("mibp_cert.engines.exact.engine.split", lambda items, parts: split(items, 2))
     regrouped, _ = MibpEngine(settings, pool=pool).advance(*case)
     assert report.fallbacks == 0
     np.testing.assert_array_equal([here.lower, here.upper], [regrouped.lower, regrouped.upper])

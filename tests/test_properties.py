@@ -22,9 +22,11 @@ from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Linear, ReLU, Tanh, run_steps
 from mibp_cert.parallel import WorkerPool
-from mibp_cert.questions.ask import Questions, describe
+from mibp_cert.questions.collective import _segments
 from mibp_cert.questions.conditions import Conditions, prove
-from mibp_cert.solvers import FEASIBILITY
+from mibp_cert.questions.properties import Questions, describe
+from mibp_cert.sets import Segments
+from mibp_cert.solvers import FEASIBILITY, Limits, Objective, ProgramBuilder, Status, solver_named
 from mibp_cert.threats import AnyCategory, Threat, label_is
 
 pytestmark = pytest.mark.usefixtures("one_pool")
@@ -153,24 +155,38 @@ def test_conditions_are_decided_as_every_model_says(method: str) -> None:
         assert verdicts[1] is verdicts[5] is Verdict.HOLDS
 
 
-def test_the_exact_check_does_not_prove_what_a_model_breaks() -> None:
+@pytest.mark.parametrize("row", range(3))
+def test_the_exact_check_does_not_prove_what_a_model_breaks(row: int) -> None:
     """Conditions cut through the middle of what models really do."""
     run = survey_run()
     x = _test(run).x[:3]
-    lead = np.array([nominal_outputs(run.network, t, x) @ [-1.0, 1.0] for t in _models(run, 200)])
-    for row in range(1):
-        low, high = lead[:, row].min(), lead[:, row].max()
-        middle = float(0.5 * (low + high))
-        assert low < middle < high
+    lead = np.array([nominal_outputs(run.network, t, x)[row] @ [-1.0, 1.0] for t in _models(run, 200)])
+    cut, gap = float(0.5 * (lead.min() + lead.max())), float(0.2 * (lead.max() - lead.min()))
+    assert lead.min() < cut - gap < cut + gap < lead.max()
 
-        def broken(m: Any, row: int = row, cut: float = middle) -> Any:
-            return (m.out(row, 1) - m.out(row, 0) <= cut) & (m.out(row, 1) <= 50.0)
+    def broken(m: Any) -> Any:
+        return (m.out(row, 1) - m.out(row, 0) <= cut) & (m.out(row, 1) <= 50.0)
 
-        def either(m: Any, row: int = row, cut: float = middle, gap: float = float(0.2 * (high - low))) -> Any:
-            return (m.out(row, 1) - m.out(row, 0) <= cut - gap) | (m.out(row, 1) - m.out(row, 0) >= cut + gap)
+    def either(m: Any) -> Any:
+        return (m.out(row, 1) - m.out(row, 0) <= cut - gap) | (m.out(row, 1) - m.out(row, 0) >= cut + gap)
 
-        assert holds(run, broken, x, "exact") is Verdict.OPEN
-        assert holds(run, either, x, "exact") is Verdict.OPEN
+    assert holds(run, broken, x, "exact") is Verdict.OPEN
+    assert holds(run, either, x, "exact") is Verdict.OPEN
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_numbers_that_no_float_is_equal_to_are_not_rounded_in_conditions(method: str, one_pool: WorkerPool) -> None:
+    """A third of a parameter is more than its product with the nearest float, `0.333… < 1/3`; by how much is magnified here."""
+    network, x = Network.mlp([2, 2]), np.array([[1.0, 1.0]])
+    box, models = _box_of_models(network, 0.01)
+    model, engine = Conditions(network, models[0], 1), predictor(method, one_pool, SolverSettings(jobs=1))
+    place = int(np.argmin(-np.abs(models[0][:4])))
+    p = model.parameter("0.weight", *divmod(place, 2)) * float(np.sign(models[0][place]))  # positive in every model
+    third = p / 3
+    more = third - p * (1 / 3)
+    for expression in (more * 1e20, more * (1e20 * p), 1e20 * ((more + 0.1) + 0.2) - 1e20 * (0.1 + 0.2) + 1e4):
+        assert prove(expression > 0, model, box, Inputs(x), engine) is True
+        assert prove(expression <= 0, model, box, Inputs(x), engine) is False
 
 
 class _Numbers:
@@ -189,8 +205,8 @@ class _Numbers:
 def _box_of_models(network: Network, radius: float) -> tuple[RelationalSet, Any]:
     """A box around an initial model, which every method can take, and models in it, its corners among them."""
     theta, rng = network.initialise(0), np.random.default_rng(0)
-    noise = LInf(0.1).bind(small_data(rng)).noise()
-    box = RelationalSet.around(Box(theta - radius, theta + radius), noise)
+    threat = LInf(0.1).bind(small_data(rng))
+    box = RelationalSet.around(Box(theta - radius, theta + radius), threat)
     share = rng.uniform(-1.0, 1.0, (400, len(theta)))
     share[::2] = np.sign(share[::2])
     return box, np.clip(theta + radius * share, box.lower, box.upper)
@@ -325,6 +341,19 @@ def test_the_proven_number_of_joint_flips_is_never_below_a_real_one(cases: int) 
     assert exact.reached <= bound.proven <= bound.single
     if cases:
         assert bound.proven < bound.single
+
+
+def test_a_choice_that_is_switched_off_is_at_zero() -> None:
+    """Pieces under a budget contain 0; one that could not be switched off would leave the program without its true points."""
+    two, ones = np.array([2], dtype=np.intp), np.ones(2)
+    for kind in ("choice", "corner"):
+        builder = ProgramBuilder()
+        symbols, switch = builder.add_variables(2), builder.add_variables(1, 0.0, 0.0, integer=True)
+        pieces = Segments(kind, two, np.zeros(1, dtype=np.intp), 0.0 * ones, ones)
+        _segments(builder, pieces, symbols, np.repeat(switch, 2))
+        (found,) = solver_named("highs").solve(builder.finish(), [Objective(np.ones(3), True)], Limits())
+        assert found.status is Status.OPTIMAL
+        assert found.proven == pytest.approx(0.0, abs=1e-6)
 
 
 def test_joint_flips_count_what_no_symbol_of_the_set_explains() -> None:

@@ -18,9 +18,8 @@ from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.engines.relational import engine as relational
 from mibp_cert.engines.relational import rules as affine
-from mibp_cert.engines.relational.engine import RelationalEngine
+from mibp_cert.engines.relational.engine import RelationalEngine, bound_outputs
 from mibp_cert.engines.relational.forms import Form, Symbols
-from mibp_cert.engines.relational.outputs import bound_outputs, input_form
 from mibp_cert.engines.relational.rules import AffineRules
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.errors import UserError
@@ -72,9 +71,8 @@ def check_margins(seed: int, engine: RelationalEngine, members: int = 8) -> None
     assert isinstance(box, RelationalSet)
     x = rng.normal(size=(5, network.features))
     pairs, _ = margin_pairs(network)
-    form = bound_outputs(
-        network.margin_graph(5, pairs), box, network.layout, input_form(box, None, 0, np.arange(5), Interval.point(x))
-    )
+    rows = Form.constant(box.symbols(), Interval.point(x))
+    form = bound_outputs(network.margin_graph(5, pairs), box, network.layout, rows)
     linear = form.dense()
     known = np.zeros((*form.shape, 0)) if linear is None else linear
     cover = np.abs(known[..., box.data :]).sum(axis=-1) + form.slack
@@ -215,7 +213,7 @@ def test_the_same_inputs_give_the_same_bits() -> None:
 
 def _steep_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slope twice its admissible maximum (and no cap to hide it)."""
-    original = AffineRules._gate
+    original = AffineRules.gate
 
     def rule(self: AffineRules, node: Any, a: Any) -> Any:
         form = original(self, node, a)
@@ -228,7 +226,7 @@ def _steep_gate(monkeypatch: pytest.MonkeyPatch) -> None:
             form.slack = slope * a.slack
         return form
 
-    monkeypatch.setattr(AffineRules, "_gate", rule)
+    monkeypatch.setattr(AffineRules, "gate", rule)
 
 
 def _flipped_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +241,7 @@ def _flipped_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _gate_without_slack(monkeypatch: pytest.MonkeyPatch) -> None:
     """`½·r` dropped where a gate meets its upstream: the slack of the other operand is forgotten in element-wise products."""
-    original = AffineRules._contract
+    original = AffineRules.contract
 
     def rule(self: AffineRules, node: Any, a: Any, b: Any) -> Any:
         form = original(self, node, a, b)
@@ -251,7 +249,7 @@ def _gate_without_slack(monkeypatch: pytest.MonkeyPatch) -> None:
             form.slack = np.maximum(form.slack - np.abs(a.centre) * b.slack, 0.0)
         return form
 
-    monkeypatch.setattr(AffineRules, "_contract", rule)
+    monkeypatch.setattr(AffineRules, "contract", rule)
 
 
 def _no_second_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,14 +257,14 @@ def _no_second_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_relu_band(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = AffineRules._relu
+    original = AffineRules.relu
 
     def rule(self: AffineRules, node: Any, a: Any) -> Any:
         form = original(self, node, a)
         form.slack = np.where((a.range.low < 0) & (a.range.high > 0), 0.0, form.slack)
         return form
 
-    monkeypatch.setattr(AffineRules, "_relu", rule)
+    monkeypatch.setattr(AffineRules, "relu", rule)
 
 
 def _folding_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +295,7 @@ def _product_case(seed: int) -> tuple[Any, Form, Form, Any]:
     x, w = rng.normal(size=(2, 3)), rng.normal(size=(2, 3))
     weight = rng.random((2, 3))
     box = Interval(x - 1.5 * weight, x + 1.5 * weight)
-    noisy = Form(symbols, x, None, np.zeros((2, 3)), box, weight, np.arange(6).reshape(2, 3), weight)
+    noisy = Form(symbols, x, None, np.zeros((2, 3)), weight, np.arange(6).reshape(2, 3), weight, range=box)
     g = GraphBuilder()
     graph = g.finish({"out": g.contract("bi,oi->bo", g.input("a", (2, 3)), g.input("b", (2, 3)))})
     node = graph.nodes[-1]

@@ -27,8 +27,8 @@ from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.graph import functions
 from mibp_cert.nets import SGD, loss_named, run_steps, trace_steps
 from mibp_cert.parallel import WorkerPool
-from mibp_cert.questions.ask import describe
 from mibp_cert.questions.collective import Flips
+from mibp_cert.questions.properties import describe
 from mibp_cert.report.terminal import advice
 from mibp_cert.solvers import SOLVERS, Limits, Objective, Program, solver_named
 from mibp_cert.store.verify import AuditSettings

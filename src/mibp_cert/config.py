@@ -26,7 +26,7 @@ from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
 from mibp_cert.nets.plan import effective_batch_size
-from mibp_cert.questions.ask import Questions
+from mibp_cert.questions.properties import Questions
 from mibp_cert.threats import Catalogued, nearest, threat_from_json
 
 Config = dict[str, dict[str, Any]]

@@ -16,7 +16,7 @@ from mibp_cert.certify import CertifiedRun
 from mibp_cert.config import Config, Job, job_of, plain_config, threat_of
 from mibp_cert.engines import COMPARED, DEFAULT, engine_named
 from mibp_cert.errors import MibpCertError, UserError
-from mibp_cert.questions.ask import Questions, describe
+from mibp_cert.questions.properties import Questions, describe
 from mibp_cert.report.terminal import epochs_table, progress_bars, show_training, side_by_side, summary
 from mibp_cert.store import load_run, resume_run
 

@@ -1,12 +1,23 @@
 """Engines: each bounds a training step, and what a set of models computes, in its own arithmetic."""
 
-from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
+from mibp_cert.engines.base import (
+    Box,
+    Engine,
+    EngineSettings,
+    Inputs,
+    Maker,
+    ParameterSet,
+    Progress,
+    RelationalSettings,
+    SolverSettings,
+    StepReport,
+    Wanted,
+)
 from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.exact import MibpEngine
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.meet import MeetEngine
 from mibp_cert.engines.relational import RelationalEngine
-from mibp_cert.engines.settings import EngineSettings, RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
 
 ENGINES: dict[str, type[Engine]] = {

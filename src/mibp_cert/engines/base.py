@@ -6,16 +6,16 @@ where the inputs themselves may be perturbed, for every input that their own thr
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, final
+from typing import ClassVar, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.engines.rounding import Array, Interval
-from mibp_cert.engines.settings import EngineSettings
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.graph import Graph, check_support
 from mibp_cert.nets import Layout, Network, Step
@@ -125,7 +125,6 @@ class StepReport:
     unstable_relus: int = 0
     gap: Array = field(default_factory=lambda: np.zeros(0))
     """Honest gap of every bound (2 × m: lower ends, upper ends), relative to the parameter's radius."""
-    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +159,68 @@ class Wanted:
     """The output is no table of rows, so that all rows must be in one graph."""
 
 
+def _check_whole(name: str, value: int | None, least: int) -> None:
+    if value is not None and (value != int(value) or value < least):
+        raise UserError(f"{name} must be a whole number ≥ {least}, got {value}.")
+
+
+@dataclass(frozen=True)
+class SolverSettings:
+    """How the programs are solved: which solver, to which honest gap, and within which limits."""
+
+    solver: str = "scip"
+    gap: float = 0.01
+    """Honest gap asked for, relative to the output's radius."""
+    floor: float = 1e-9
+    """Radius below which the gap is measured absolutely."""
+    seconds_per_program: float = math.inf
+    nodes_per_program: int | None = None
+    seconds_per_step: float = math.inf
+    jobs: int | None = None
+    parallel: str = "local"
+    """Where programs are solved: "local", the address of a Dask scheduler, or "ray"; see `WorkerPool`."""
+
+    def __post_init__(self) -> None:
+        for name in ("gap", "floor", "seconds_per_program", "seconds_per_step"):
+            if not getattr(self, name) >= 0.0:
+                raise UserError(f"{name} must be at least 0, got {getattr(self, name)}.")
+        _check_whole("nodes_per_program", self.nodes_per_program, 0)
+        _check_whole("jobs", self.jobs, 1)
+
+    @property
+    def repeatable(self) -> bool:
+        """Wall-clock limits cannot be repeated; without them a run gives the same bits again."""
+        return math.isinf(self.seconds_per_program) and math.isinf(self.seconds_per_step)
+
+
+@dataclass(frozen=True)
+class RelationalSettings:
+    """`symbols`: budget of symbols kept between steps (None: a few hundred beyond the data's own);
+    `search`: candidates per step in the search for the gates' slope (0: the last slope is kept);
+    `cases`: a row budget with at most so many choices of rows is split into one set for each choice (0: never)."""
+
+    symbols: int | None = None
+    search: int = 3
+    cases: int = 128
+
+    def __post_init__(self) -> None:
+        for name in ("symbols", "search", "cases"):
+            _check_whole(name, getattr(self, name), 0)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """All that any engine can be told; each takes what it knows."""
+
+    solver: SolverSettings = field(default_factory=SolverSettings)
+    relational: RelationalSettings = field(default_factory=RelationalSettings)
+    unroll: int = 1
+    """How many steps are put into one graph before the set is relaxed."""
+
+    def __post_init__(self) -> None:
+        _check_whole("unroll", self.unroll, 1)
+
+
 class Engine(ABC):
     """An engine bounds a training step: from a set of parameters before it to a set after it; and any graph over a set."""
 
@@ -179,9 +240,9 @@ class Engine(ABC):
     unroll: int = 1
 
     @classmethod
-    @abstractmethod
     def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
         """The engine with these settings; it takes those that it knows."""
+        return cls()
 
     @classmethod
     def check_settings(cls, settings: EngineSettings) -> None:
@@ -229,7 +290,5 @@ class Engine(ABC):
 def data_intervals(step: Step, threat: ThreatSet) -> dict[str, Interval]:
     """The hull of the step's rows, as inputs of its graph."""
     hull = threat.hull()
-    return {
-        "x": Interval(hull.x_low[step.rows], hull.x_high[step.rows]),
-        "y": Interval(hull.y_low[step.rows], hull.y_high[step.rows]),
-    }
+    x, y = Interval(hull.x_low, hull.x_high), Interval(hull.y_low, hull.y_high)
+    return {"x": x[step.rows], "y": y[step.rows]}

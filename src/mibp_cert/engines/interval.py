@@ -8,22 +8,12 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from typing import Self, final
+from typing import final
 
 import numpy as np
 
 from mibp_cert.engines import relax
-from mibp_cert.engines.base import (
-    Box,
-    Engine,
-    Inputs,
-    Maker,
-    ParameterSet,
-    Progress,
-    StepReport,
-    Wanted,
-    data_intervals,
-)
+from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, StepReport, Wanted, data_intervals
 from mibp_cert.engines.rounding import (
     LARGEST,
     Array,
@@ -35,7 +25,6 @@ from mibp_cert.engines.rounding import (
     scale_up,
     sum_error,
 )
-from mibp_cert.engines.settings import EngineSettings
 from mibp_cert.graph import Graph, Node, Rule, interpret, outputs_of, parse_spec
 from mibp_cert.nets import Layout, Step
 from mibp_cert.sets import ThreatSet
@@ -118,10 +107,6 @@ class BoxEngine(Engine):
     """An engine that encloses a graph's outputs operation by operation: a box before the step, a box after it."""
 
     soundness = "rounding-safe"
-
-    @classmethod
-    def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
-        return cls()
 
     @abstractmethod
     def enclose(self, graph: Graph, inputs: dict[str, Interval]) -> dict[str, Interval]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self, final
 
-from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
+from mibp_cert.engines.base import Engine, EngineSettings, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
 from mibp_cert.engines.crown import CrownEngine
 from mibp_cert.engines.relational import RelationalEngine
 from mibp_cert.engines.rounding import Array, Interval
-from mibp_cert.engines.settings import EngineSettings
 from mibp_cert.nets import Layout, Network, Step
 from mibp_cert.sets import ThreatSet
 
@@ -36,7 +35,7 @@ class MeetEngine(Engine):
         return cls(RelationalEngine.of(settings))
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
-        box, first = self.crown.advance(Box(state.lower, state.upper), step, threat)
+        box, first = self.crown.advance(state, step, threat)
         after, second = self.relational.advance(state, step, threat)
         return after.within_box(box), StepReport(seconds=first.seconds + second.seconds)
 

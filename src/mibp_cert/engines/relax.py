@@ -44,6 +44,12 @@ def relu_line(low: Array, high: Array, unstable: NDArray[np.bool_]) -> tuple[Arr
     return slope, np.where(unstable, np.maximum(-slope * low, high - slope * high), 0.0)
 
 
+def gate_line(low: Array, high: Array, unstable: NDArray[np.bool_], cap: float) -> Array:
+    """Slope of a gate, at most `cap` and rounded down; 0 where it is stable."""
+    largest = np.maximum(np.where(unstable, np.maximum(high, -low), 1.0), 1e-300)
+    return np.where(unstable, np.minimum((1.0 - 8.0 * UNIT) / largest, cap), 0.0)
+
+
 def smooth_line(name: str, low: Array, high: Array) -> Line:
     """The secant with its band, or the range; NaN or infinite where neither can be had."""
     slope = secant(name, low, high)

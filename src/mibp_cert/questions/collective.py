@@ -86,7 +86,7 @@ def _proven(run: CertifiedRun, states: tuple[RelationalSet, ...], x: Array, nomi
         return len(x)
     limits = Limits(seconds / len(tasks), None, 0.5)
     with WorkerPool(run.solver.jobs, run.solver.parallel) as pool:
-        answers = pool.map(_largest, (tasks, limits), [[i] for i in range(len(tasks))])
+        answers = pool.map(proven_ends, ("highs", limits, tasks), [[i] for i in range(len(tasks))])
         found = [np.inf if value is None else value for _, value in answers]
     if not np.isfinite(found).all():
         return len(x)
@@ -101,28 +101,28 @@ def _program(run: CertifiedRun, state: RelationalSet, x: Array, nominal: Index) 
         return None
     builder = ProgramBuilder()
     symbols = _symbols(builder, state, form.linear.shape[-1])
+    point, pair = np.nonzero(speaks_for == nominal[:, None])
+    centre, rest, g = (part[point, pair] for part in (form.centre, form.rest, form.linear))
     flips = builder.add_variables(len(x), 0.0, 1.0, integer=True)
-    for i in range(len(x)):
-        own = np.flatnonzero(speaks_for == nominal[i])
-        chosen = builder.add_variables(len(own), 0.0, 1.0, integer=True)
-        size = np.abs(form.linear[i]).sum(axis=-1)
-        for pair, flag in zip(own.tolist(), chosen.tolist(), strict=True):
-            g = form.linear[i, pair]
-            # Rounding of this row is far below its allowance.
-            rest = form.rest[i, pair] + 1e-9 * (abs(form.centre[i, pair]) + size[pair])
-            high = abs(form.centre[i, pair]) + size[pair] + rest
-            _row(builder, np.append(symbols, flag), np.append(g, high), high + rest - form.centre[i, pair])
-        _row(builder, np.append(flips[i], chosen), np.append(1.0, np.full(len(chosen), -1.0)), 0.0)
+    chosen = builder.add_variables(len(point), 0.0, 1.0, integer=True)
+    size = np.abs(centre) + np.abs(g).sum(axis=-1)
+    rest = rest + 1e-9 * size  # rounding of a row is far below this allowance
+    row, symbol = np.nonzero(g)
+    matrix = builder.matrix(row, symbols[symbol], g[row, symbol], len(point))
+    matrix += builder.matrix(np.arange(len(point)), chosen, size + rest)
+    builder.add_rows(matrix, -np.inf, size + rest + rest - centre, FREE)
+    matrix = builder.matrix(np.arange(len(x)), flips, 1.0) + builder.matrix(point, chosen, -1.0, len(x))
+    builder.add_rows(matrix, -np.inf, 0.0, FREE)
     program = builder.finish()
     objective = np.zeros(program.variables)
     objective[flips] = 1.0
     return program, Objective(objective, True)
 
 
-def _largest(task: tuple[list[tuple[Program, Objective]], Limits], items: list[int]) -> list[float]:
-    """Runs in a worker process: proven largest values."""
-    programs, limits = task
-    solver = solver_named("highs")
+def proven_ends(task: tuple[str, Limits, list[tuple[Program, Objective]]], items: list[int]) -> list[float]:
+    """Runs in a worker process: the proven bounds of these programs' objectives."""
+    name, limits, programs = task
+    solver = solver_named(name)
     return [solver.solve(programs[i][0], [programs[i][1]], limits)[0].proven for i in items]
 
 
@@ -134,35 +134,27 @@ def _symbols(builder: ProgramBuilder, state: RelationalSet, count: int) -> Index
             _segments(builder, block.pieces, variables[block.symbols], None)
         elif isinstance(block, Budgeted):
             switch = builder.add_variables(len(block.members), 0.0, 1.0, integer=True)
-            start = 0
-            for child in block.children:
-                own = variables[block.symbols[start : start + child.count]]
+            ends = np.cumsum([child.count for child in block.children])[:-1]
+            for child, own in zip(block.children, np.split(variables[block.symbols], ends), strict=True):
                 rows = np.searchsorted(block.members, np.repeat(child.rows, child.sizes))
                 _segments(builder, child, own, switch[rows])
-                start += child.count
-            _row(builder, switch, 1.0, float(block.most))
+            total = builder.matrix(np.zeros(len(switch), dtype=np.intp), switch, 1.0, 1)
+            builder.add_rows(total, -np.inf, float(block.most), FREE)
     return variables
 
 
 def _segments(builder: ProgramBuilder, pieces: Segments, symbols: Index, switch: Index | None) -> None:
-    """`low ≤ ε ≤ high` (times a switch), and sums of choices."""
-    if not len(symbols):
-        return
-    n, discrete, largest = len(symbols), pieces.kind in ("choice", "corner"), pieces.magnitude()
-    low, high = (-largest, largest) if pieces.kind in ("l1", "l2") else (pieces.low, pieces.high)
-    if discrete:
-        low, high = np.zeros(n), largest
+    """`low ≤ ε ≤ high` (times a switch), and sums of choices. A piece that is switched off is at 0, so that its choices sum up to
+    at most 1, of whatever kind it is; without a switch, they may have to sum up to exactly 1."""
+    each = np.arange(len(symbols))
+    low, high = (-pieces.magnitude(), pieces.magnitude()) if pieces.kind in ("l1", "l2") else (pieces.low, pieces.high)
     for sign, end in ((1.0, high), (-1.0, -low)):  # sign·ε ≤ end (· switch)
-        matrix = builder.matrix(np.arange(n), symbols, sign)
+        matrix = builder.matrix(each, symbols, sign)
         if switch is not None:
-            matrix += builder.matrix(np.arange(n), switch, -end)
+            matrix += builder.matrix(each, switch, -end)
         builder.add_rows(matrix, -np.inf, end if switch is None else 0.0, FREE)
-    if discrete:
+    if pieces.kind in ("choice", "corner"):
         piece = np.repeat(np.arange(len(pieces.sizes)), pieces.sizes)
+        exactly = pieces.kind == "choice" and switch is None
         total = builder.matrix(piece, symbols, 1.0, len(pieces.sizes))
-        builder.add_rows(total, 1.0 if pieces.kind == "choice" else -np.inf, 1.0, FREE)
-
-
-def _row(builder: ProgramBuilder, variables: Index, coefficients: Array | float, upper: float) -> None:
-    row = builder.matrix(np.zeros(len(variables), dtype=np.intp), variables, coefficients, 1)
-    builder.add_rows(row, -np.inf, upper, FREE)
+        builder.add_rows(total, 1.0 if exactly else -np.inf, 1.0, FREE)

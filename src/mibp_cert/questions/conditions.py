@@ -8,22 +8,22 @@ proven `t > 0` says that no model breaks it.
 
 from __future__ import annotations
 
-from functools import partial
+import math
+from functools import partial, reduce
 
 import numpy as np
 
 from mibp_cert.data import Column
 from mibp_cert.engines import Engine, Inputs, MibpEngine, ParameterSet, Wanted
 from mibp_cert.engines.exact.encode import Encoder
-from mibp_cert.engines.exact.engine import declare_inputs, treatments
-from mibp_cert.engines.exact.solve import Declare
+from mibp_cert.engines.exact.engine import Declare, declare_inputs, treatments
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph, GraphBuilder
-from mibp_cert.logic.compiler import Compiler
-from mibp_cert.logic.formulas import Comparison, Expression, Formula, Joined
+from mibp_cert.logic import Atom, Comparison, Compiler, Expression, Formula, Joined, Key, Linear, Number
 from mibp_cert.nets import Network
-from mibp_cert.solvers import FEASIBILITY, Affine, Limits, Objective, Program, solver_named
+from mibp_cert.questions.collective import proven_ends
+from mibp_cert.solvers import FEASIBILITY, Limits, Objective
 
 LIMIT = 60.0
 """Seconds for the exact check of a condition, unless the settings say less."""
@@ -64,30 +64,17 @@ class Conditions:
         return layout.offsets[which] + int(np.ravel_multi_index(index, shape))
 
 
-def comparisons(formula: Formula) -> list[Comparison]:
-    """All comparisons in a formula, from left to right."""
-    match formula:
-        case Comparison():
-            return [formula]
-        case Joined():
-            return [found for part in formula.parts for found in comparisons(part)]
-    raise UserError("Conditions on models are comparisons of outputs and parameters, combined with &, | and ~.")
-
-
 def prove(formula: Formula, model: Conditions, state: ParameterSet, inputs: Inputs, engine: Engine) -> bool | None:
     """True if the formula holds for every model of the set, False if it fails for every one, None if that is open."""
-    parts = comparisons(formula)
+    parts = list(formula.atoms())
+    if any(not isinstance(part, Comparison) for part in parts):
+        raise UserError("Conditions on models are comparisons of outputs and parameters, combined with &, | and ~.")
     if not state.usable:
         return None
     layout = model.network.layout
-
-    def make(rows: int) -> Graph:
-        return _graph(model, rows, [part.expression for part in parts])
-
-    def decide(value: Interval) -> bool | None:
-        return _decide(formula, {id(part): Interval(value.low[i], value.high[i]) for i, part in enumerate(parts)})
-
-    known = decide(engine.bound(make, layout, state, inputs, Wanted(whole=True))[0])
+    make = partial(_graph, model, [part.expression for part in parts])
+    value, _ = engine.bound(make, layout, state, inputs, Wanted(whole=True))
+    known = _decide(formula, {id(part): Interval(value.low[i], value.high[i]) for i, part in enumerate(parts)})
     if known is None and isinstance(formula, Joined) and isinstance(engine, MibpEngine):
         # A single comparison is decided by its range; several at once are a question to the solver.
         declare = partial(declare_inputs, layout=layout, state=state, inputs=inputs)
@@ -97,65 +84,69 @@ def prove(formula: Formula, model: Conditions, state: ParameterSet, inputs: Inpu
 
 def _decide(formula: Formula, known: dict[int, Interval]) -> bool | None:
     """Three-valued logic over the bounds of the expressions; NaN decides nothing."""
-    match formula:
-        case Comparison():
-            low, high = float(known[id(formula)].low), float(known[id(formula)].high)
-            inside, outside = (high <= 0.0, low > 0.0) if formula.relation == "<=" else (high < 0.0, low >= 0.0)
-            if formula.relation in ("==", "!="):
-                inside, outside = low == high == 0.0, low > 0.0 or high < 0.0
-            yes, no = (inside, outside) if formula.relation != "!=" else (outside, inside)
-            return True if yes else False if no else None
-        case Joined():
-            parts = [_decide(part, known) for part in formula.parts]
-            strong = not formula.every  # one part with this value decides the whole
-            if strong in parts:
-                return strong
-            return None if None in parts else formula.every
-    raise AssertionError(formula)
+    if isinstance(formula, Joined):
+        parts = [_decide(part, known) for part in formula.parts]
+        strong = not formula.every  # one part with this value decides the whole
+        if strong in parts:
+            return strong
+        return None if None in parts else formula.every
+    assert isinstance(formula, Comparison)
+    low, high = float(known[id(formula)].low), float(known[id(formula)].high)
+    zero, other = low == high == 0.0, low > 0.0 or high < 0.0
+    yes, no = {
+        "<=": (high <= 0.0, low > 0.0),
+        "<": (high < 0.0, low >= 0.0),
+        "==": (zero, other),
+        "!=": (other, zero),
+    }[formula.relation]
+    return True if yes else False if no else None
 
 
-def _graph(model: Conditions, rows: int, expressions: list[Expression]) -> Graph:
+def _graph(model: Conditions, expressions: list[Expression], rows: int) -> Graph:
     """Graph from parameters and `x` to the expressions' values (one output, a vector), outputs being in the user's units."""
     network, target = model.network, model.target
-    products = [(number, *product) for number, one in enumerate(expressions) for product in one.products]
-    linear = [*expressions, *(part for _, _, a, b in products for part in (a, b))]
+    products = [(number, a, b) for number, one in enumerate(expressions) for a, b in one.products]
+    linear = [*expressions, *(part for _, a, b in products for part in (a, b))]
     g = GraphBuilder()
     parameters = network.parameter_inputs(g)
     logits, _ = network.forward(g, parameters, g.input("x", (rows, network.features)))
     g.origin = "condition"
     if target is not None:
         logits = g.add(g.scale(logits, target.scale), g.const(target.shift))
-    total = g.const([expression.constant for expression in linear])
-    outputs = _matrix(linear, "o", rows * network.logits)
-    if outputs.any():
-        shaped = outputs.reshape(len(linear), rows, network.logits)
-        total = g.add(total, g.contract("bc,ebc->e", logits, g.const(shaped)))
-    weights, layout = _matrix(linear, "p", network.layout.size), network.layout
-    for i, name in enumerate(layout.names):
-        part = weights[:, layout.offsets[i] : layout.offsets[i + 1]]
-        if part.any():
-            flat = g.reshape(parameters[name], (part.shape[1],))
-            total = g.add(total, g.contract("p,ep->e", flat, g.const(part)))
+    layout = network.layout
+    sources = [("o", 0, logits), *(("p", layout.offsets[i], parameters[n]) for i, n in enumerate(layout.names))]
+    constants = _coefficients([{0: one.constant} for one in linear], 1)
+    pieces = [g.scale(g.const(column[:, 0]), factor) for factor, column in constants]
+    for kind, start, tensor in sources:
+        shape = g.shape(tensor)
+        found = [{place - start: q for (name, place), q in one.terms.items() if name == kind} for one in linear]
+        for factor, matrix in _coefficients(found, math.prod(shape)):
+            if matrix.any():
+                letters = "abcd"[: len(shape)]
+                weights = g.const(matrix.reshape(len(linear), *shape))
+                pieces.append(g.scale(g.contract(f"{letters},e{letters}->e", tensor, weights), factor))
+    total = reduce(g.add, pieces)
     value = g.gather(total, np.arange(len(expressions)), -1)
     if products:
         left, right = (g.gather(total, np.arange(len(expressions) + i, len(linear), 2), -1) for i in (0, 1))
-        share = np.zeros((len(expressions), len(products)))
-        for k, (number, factor, _, _) in enumerate(products):
-            share[number, k] = factor
-        value = g.add(value, g.contract("p,ep->e", g.multiply(left, right), g.const(share)))
+        owner = np.equal.outer(np.arange(len(expressions)), [number for number, _, _ in products])
+        value = g.add(value, g.contract("p,ep->e", g.multiply(left, right), g.const(owner)))
     return g.finish({"value": value})
 
 
-def _matrix(expressions: list[Expression], kind: str, size: int) -> Array:
-    found = np.zeros((len(expressions), size))
-    for i, expression in enumerate(expressions):
-        for (name, place), coefficient in expression.terms.items():
-            if name == kind:
-                found[i, place] += coefficient
-    return found
+def _coefficients(rows: list[dict[int, Number]], size: int) -> list[tuple[Number, Array]]:
+    """Rows of coefficients as `Σ factor·matrix`: all that are floats at once, each other number as a factor of its own. A graph's
+    factors are exact, whatever they are; engines cover what their multiplication rounds."""
+    found: dict[Number, Array] = {1: np.zeros((len(rows), size))}
+    for i, row in enumerate(rows):
+        for place, exact in row.items():
+            if 0 <= place < size:
+                factor, entry = (1, float(exact)) if float(exact) == exact else (exact, 1.0)
+                found.setdefault(factor, np.zeros((len(rows), size)))[i, place] = entry
+    return list(found.items())
 
 
-def _unbreakable(formula: Formula, parts: list[Comparison], graph: Graph, declare: Declare, engine: MibpEngine) -> bool:
+def _unbreakable(formula: Formula, parts: list[Atom], graph: Graph, declare: Declare, engine: MibpEngine) -> bool:
     """Does the solver prove that every model that comes near to breaking the formula is still away from it?"""
     settings = engine.settings
     for tolerance, bilinear in treatments(settings):
@@ -168,51 +159,32 @@ def _unbreakable(formula: Formula, parts: list[Comparison], graph: Graph, declar
         # Far enough for the relaxed negation to have a solution, whatever it is.
         most = 2.0 + float((np.abs(found.middle) / np.maximum(found.radius, 1e-9)).max())
         (t,) = encoder.builder.add_variables(1, 0.0, most).tolist()
-        coefficient = np.append(sign * found.radius * slope, 1.0)
-        centre = np.append(found.middle + sign * found.radius * shift, 0.0)
-        places = np.append(variables, t)
-        linear = encoder.builder.matrix(np.arange(len(places)), places, coefficient)
-        affine = Affine(centre, linear, np.zeros(len(places)))
-        keys = {("x", i): i for i in range(len(places))}
-        index = {id(part): i for i, part in enumerate(parts)}
-        compiler = Compiler(encoder.builder, affine, affine, keys, [])
-        compiler.require(_relaxed(formula, index, found.radius, len(parts)).negated())
+        numbers = (variables, sign * found.radius * slope, found.middle + sign * found.radius * shift)
+        each = zip(*(part.tolist() for part in numbers), strict=True)
+        known: dict[Key, Linear] = {("e", i): Linear({v: scale}, middle) for i, (v, scale, middle) in enumerate(each)}
+        sizes = {id(part): (i, max(float(found.radius[i]), 1e-9)) for i, part in enumerate(parts)}
+        compiler = Compiler(encoder.builder, {**known, ("t", 0): Linear({t: 1.0})})
+        compiler.require(_strengthened(formula, sizes).negated())
         program = encoder.builder.finish()
         objective = np.zeros(program.variables)
         objective[t] = 1.0
         limits = Limits(min(LIMIT, settings.seconds_per_program), settings.nodes_per_program, 1e-5)
-        task = (settings.solver, program, Objective(objective, False), limits)
-        ((_, proven),) = engine.pool.map(_least, task, [[0]])
+        task = (settings.solver, limits, [(program, Objective(objective, False))])
+        ((_, proven),) = engine.pool.map(proven_ends, task, [[0]])
         if proven is not None and proven > 10.0 * FEASIBILITY:
             return True
     return False
 
 
-def _least(task: tuple[str, Program, Objective, Limits], items: list[int]) -> list[float]:
-    """Runs in a worker process: the proven least value of the objective."""
-    solver, program, objective, limits = task
-    (bound,) = solver_named(solver).solve(program, [objective], limits)
-    return [bound.proven for _ in items]
-
-
-def _far(value: Expression, room: Expression) -> Formula:
-    """`|value| ≥ room`, whose negation is `|value| ≤ room`."""
-    return Comparison(value - room, "<=").negated() | Comparison(-value - room, "<=").negated()
-
-
-def _relaxed(formula: Formula, index: dict[int, int], radius: Array, last: int) -> Formula:
-    """The formula over the encoded expressions, *strengthened* by `t` radii, so that its negation is relaxed by them."""
-    match formula:
-        case Comparison():
-            i = index[id(formula)]
-            size = max(float(radius[i]), 1e-9)
-            value, room = Expression({("x", i): 1.0}), Expression({("x", last): size})
-            below = Comparison(value + room, "<=")
-            if formula.relation in ("<=", "<"):
-                return below
-            above = Comparison(-value + room, "<=")
-            # ≠ is the negation of =, each relaxed on its own side.
-            return below & above if formula.relation == "==" else _far(value, room)
-        case Joined():
-            return Joined(tuple(_relaxed(part, index, radius, last) for part in formula.parts), formula.every)
-    raise AssertionError(formula)
+def _strengthened(formula: Formula, sizes: dict[int, tuple[int, float]]) -> Formula:
+    """The formula over the encoded expressions, *strengthened* by `t` radii, so that its negation is relaxed by them; `sizes`:
+    number and radius of each comparison's expression."""
+    if isinstance(formula, Joined):
+        return Joined(tuple(_strengthened(part, sizes) for part in formula.parts), formula.every)
+    assert isinstance(formula, Comparison)
+    number, size = sizes[id(formula)]
+    value, room = Expression({("e", number): 1.0}), Expression({("t", 0): size})
+    if formula.relation == "!=":  # the negation of =, which is relaxed on both sides
+        return (value > room) | (-value > room)
+    below = value + room <= 0
+    return below & (room - value <= 0) if formula.relation == "==" else below

@@ -6,7 +6,8 @@ really trained), or *open*. Ranges of outputs and margins of at least δ are que
 
 - `fair`: the class stays the same whatever value a protected column takes;
 - `monotone`: an output never falls (or never rises) while a column grows: its derivative has one sign on the whole segment;
-- `holds`: any condition written in the language of the rules, over outputs and parameters.
+- `holds`: any condition written in the language of the rules, over outputs and parameters;
+- `Questions`: several of them, asked of one run together: what the command line and the JSON file know of postconditions.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mibp_cert.certify.predict import ABSTAIN, Predictions, nominal_classes, nominal_outputs, predict
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Column, Dataset, Task
+from mibp_cert.data import Column, Dataset, Split, Task
 from mibp_cert.engines import Inputs, Wanted
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.graph import Graph
-from mibp_cert.logic.formulas import Formula
+from mibp_cert.logic import Formula
+from mibp_cert.questions.collective import collective
 from mibp_cert.questions.conditions import Conditions, prove
 from mibp_cert.sets import Part, ProductSet
 
@@ -47,8 +50,7 @@ class Fairness:
     (−1: not), `broken` says where the clean model, or an attacked one, changes its class with the column."""
 
     def __repr__(self) -> str:
-        seen = [verdict.name.lower() for verdict in self.verdicts]
-        return f"Fairness(holds {seen.count('holds')}, fails {seen.count('fails')}, open {seen.count('open')})"
+        return f"Fairness({', '.join(f'{name} {count}' for name, count in _count(self.verdicts).items())})"
 
     certified: Predictions
     broken: NDArray[np.bool_]
@@ -60,10 +62,8 @@ class Fairness:
 
 def _verdicts(proven: NDArray[np.bool_], broken: NDArray[np.bool_]) -> list[Verdict]:
     """Row by row: proven for every model, broken by one, or neither."""
-    return [
-        Verdict.HOLDS if ok else Verdict.FAILS if bad else Verdict.OPEN
-        for ok, bad in zip(proven.tolist(), broken.tolist(), strict=True)
-    ]
+    pairs = zip(proven.tolist(), broken.tolist(), strict=True)
+    return [Verdict.HOLDS if ok else Verdict.FAILS if bad else Verdict.OPEN for ok, bad in pairs]
 
 
 def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None = None) -> Fairness:
@@ -75,8 +75,7 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
     rows = _rows(run, x)
     if run.train.task is Task.NUMBERS:
         raise UserError("Fairness is about classes; this run is a regression: ask for ranges(x, threat=…).")
-    data, number = run.train.like(rows), run.train.column(column)
-    protected = run.train.columns[number]
+    protected = run.train.columns[run.train.column(column)]
     span = slice(protected.start, protected.stop)
     if protected.categories is not None:
         tried = [_with(rows, span, one) for one in np.eye(len(protected.categories))]
@@ -85,7 +84,7 @@ def fair(run: CertifiedRun, x: ArrayLike, column: str | int, method: str | None 
         values, own = run.train.x[:, protected.start], rows[:, protected.start]
         low, high = np.minimum(own, values.min()), np.maximum(own, values.max())
         tried = [_with(rows, span, (low + share * (high - low))[:, None]) for share in (0.0, 0.5, 1.0)]
-        variants = [Inputs(rows, _span(data, protected.start, low, high))]
+        variants = [Inputs(rows, _span(run.train.like(rows), protected.start, low, high))]
     with run.predictor(method) as engine:
         answers = [predict(run.network, run.bounds, inputs, engine) for inputs in variants]
     first = answers[0]
@@ -128,7 +127,7 @@ def monotone(
     rows = _rows(run, x)
     if output is not None and not 0 <= output < run.network.logits:
         raise UserError(f"There is no output {output}; the network has {run.network.logits}.")
-    known = run.train.columns[run.train.column(column)]
+    known = _numeric(run.train, column)
     ends = _ends(run, known, limits)
     network, sign = run.network, 1.0 if rising else -1.0
     direction = np.zeros(network.logits)
@@ -136,20 +135,26 @@ def monotone(
     if network.logits > 1 and (output is None or output != 0):
         direction[0] -= sign
     inputs = Inputs(rows, _span(run.train.like(rows), known.start, *ends))
-
-    def make(n: int) -> Graph:
-        return network.slope_graph(n, direction, known.start)
-
+    make = partial(network.slope_graph, direction=direction, feature=known.start)
     with run.predictor(method) as engine:
         found, _ = engine.bound(make, network.layout, run.bounds, inputs, Wanted(enough=lambda low: low >= 0))
     never = (found.sound & (found.low >= 0))[:, 0]
-    return _verdicts(never, _falls(run, rows, known.start, ends, direction))
+    # Does the clean model's output clearly fall between two of a few values of the column?
+    tried = [_with(rows, slice(known.start, known.stop), value) for value in np.linspace(*ends, 9)]
+    path = np.stack([nominal_outputs(network, run.theta, changed) @ direction for changed in tried])
+    falls = np.any(np.diff(path, axis=0) < -1e-9 * (1.0 + np.abs(path[1:])), axis=0)
+    return _verdicts(never, falls)
+
+
+def _numeric(data: Dataset, column: str | int) -> Column:
+    known = data.columns[data.column(column)]
+    if known.categories is not None:
+        raise UserError(f"The column '{known.name}' is categorical; only numbers can rise or fall.")
+    return known
 
 
 def _ends(run: CertifiedRun, column: Column, limits: tuple[float, float] | None) -> tuple[float, float]:
     """The limits of a numeric column as values of its feature; by default its training range."""
-    if column.categories is not None:
-        raise UserError(f"The column '{column.name}' is categorical; monotone is for numbers.")
     values = run.train.x[:, column.start]
     low, high = float(values.min()), float(values.max())
     if limits is not None:
@@ -161,21 +166,8 @@ def _ends(run: CertifiedRun, column: Column, limits: tuple[float, float] | None)
     return low, high
 
 
-def _falls(
-    run: CertifiedRun, rows: Array, feature: int, ends: tuple[float, float], direction: Array
-) -> NDArray[np.bool_]:
-    """Where the clean model's output clearly falls between two of a few values of the column."""
-    span = slice(feature, feature + 1)
-    tried = [_with(rows, span, value) for value in np.linspace(*ends, 9)]
-    path = np.stack([nominal_outputs(run.network, run.theta, changed) @ direction for changed in tried])
-    return np.asarray((np.diff(path, axis=0) < -1e-9 * (1.0 + np.abs(path[1:]))).any(axis=0))
-
-
 def holds(
-    run: CertifiedRun,
-    condition: Callable[[Conditions], Formula],
-    x: ArrayLike | None = None,
-    method: str | None = None,
+    run: CertifiedRun, condition: Callable[[Conditions], Formula], x: ArrayLike | None = None, method: str | None = None
 ) -> Verdict:
     """Does a condition on outputs and parameters hold for every model of the set?
 
@@ -220,3 +212,96 @@ def _span(data: Dataset, feature: int, low: Array | float, high: Array | float) 
     rows, sizes, ends = np.arange(n, dtype=np.intp), np.ones(n, dtype=np.intp), (np.zeros(n) + low, np.zeros(n) + high)
     places, fill = rows * data.features + feature, np.clip(data.x[:, feature], low, high)
     return ProductSet(data, [Part("box", "x", rows, sizes, places, *ends, fill=fill, without_clean=True)], [])
+
+
+@dataclass(frozen=True)
+class Questions:
+    """About the test points: a margin of at least `margin`; the same class whatever a `protected` column is; outputs that only
+    rise (or fall) with a column; and how many predictions can flip at once."""
+
+    margin: float | None = None
+    protected: tuple[str, ...] = ()
+    rising: tuple[str, ...] = ()
+    falling: tuple[str, ...] = ()
+    collective: bool = False
+
+    def check(self, data: Split, *, test_threat: bool = False) -> None:
+        """Refuse before any work is done what these data cannot answer; `test_threat`: the test inputs may be wrong, too."""
+        if self.collective and test_threat:
+            raise UserError("Joint flips are about one training dataset; leave out the noise of the test inputs.")
+        for name in self.protected:
+            data.train.column(name)
+        for name in (*self.rising, *self.falling):
+            _numeric(data.train, name)
+        if data.train.task is Task.NUMBERS and (self.margin is not None or self.protected or self.collective):
+            raise UserError(
+                "Margins, protected columns and joint flips are about classes; these data have real targets."
+            )
+        if self.margin is not None and not self.margin >= 0:
+            raise UserError(f"The margin asked for must be a number ≥ 0, got {self.margin}.")
+
+    def ask(self, run: CertifiedRun) -> dict[str, Any]:
+        """The answers as plain data, counts over the test points."""
+        if run.data.test is None:
+            raise UserError("These questions are about test points; the data have none.")
+        if not run.reached:
+            return {}  # nothing is known about the training asked for
+        x, found = run.data.tested.x, dict[str, Any]()
+        if self.margin is not None:
+            inputs = run.certify_inputs(run.test_inputs(), margin=self.margin)
+            found["margin"] = {
+                "at_least": self.margin,
+                "certification_rate": inputs.certification_rate(),
+                "certified_accuracy": inputs.certified_accuracy(run.data.tested.y),
+            }
+        if self.protected:
+            found["protected"] = {name: _count(fair(run, x, name).verdicts) for name in self.protected}
+        for name, columns, rising in (("rising", self.rising, True), ("falling", self.falling, False)):
+            if columns:
+                found["output"] = _output(run)
+                found[name] = {column: _count(monotone(run, x, column, rising=rising)) for column in columns}
+        if self.collective:
+            found["collective"] = collective(run).to_json()
+        return found
+
+
+def _output(run: CertifiedRun) -> str:
+    """What rises or falls, in words."""
+    classes = run.train.classes
+    return "output" if run.train.task is Task.NUMBERS else f"lead of class {classes[-1]!r} over {classes[0]!r}"
+
+
+def _count(verdicts: list[Verdict]) -> dict[str, int]:
+    return {verdict.name.lower(): verdicts.count(verdict) for verdict in Verdict}
+
+
+def describe(answers: dict[str, Any]) -> list[str]:
+    """The answers in sentences."""
+    lines = []
+    if "margin" in answers:
+        a = answers["margin"]
+        lines.append(
+            f"Margin of at least {a['at_least']:g}: certified for {100 * a['certification_rate']:.1f} % of the test points, "
+            f"certified and correct for {100 * a['certified_accuracy']:.1f} %."
+        )
+    output = answers.get("output", "output")
+    output = f"{output[0].upper()}{output[1:]}"
+    words = (
+        ("protected", "Same class whatever", " is"),
+        ("rising", f"{output} only rises with", ""),
+        ("falling", f"{output} only falls with", ""),
+    )
+    for kind, before, after in words:
+        for column, a in answers.get(kind, {}).items():
+            count = f"holds for {a['holds']} test points, fails for {a['fails']}, open for {a['open']}"
+            lines.append(f"{before} '{column}'{after}: {count}.")
+    if "collective" in answers:
+        a = answers["collective"]
+        # Bounds that meet leave one number, also where not every member was tried.
+        known = a["exact"] or a["reached"] == a["proven"]
+        count = f"exactly {a['reached']}" if known else f"at least {a['reached']} and at most {a['proven']}"
+        lines.append(
+            f"Flips at once: {count} of {a['points']} test predictions under one dataset; {a['single']} are not certified one "
+            "by one."
+        )
+    return lines

@@ -1,7 +1,7 @@
 """The datasets of a set that parts span which satisfy formulas: exact for the engine `mibp`, outer views for the others.
 
 With `F` the formulas and `B` the base, the set is `{D ∈ B : F(D, v) for some values v of the own variables}`. Its program is that
-of the base with the formulas' rows (`logic.compiler`). From it come
+of the base with the formulas' rows (`logic`). From it come
 
 - the hull: each cell that the formulas speak of, bounded by the solver's *proven* bound, widened by the solver's tolerance;
 - the noise: the base's with its plain box cut to that hull, and, for linear rules about plain numeric cells, the polytope
@@ -23,8 +23,7 @@ from scipy.optimize import linprog
 from scipy.sparse.linalg import lsqr
 
 from mibp_cert.errors import UserError
-from mibp_cert.logic.compiler import Compiler, Own, picked
-from mibp_cert.logic.formulas import Comparison, Formula, Key, expressions_of
+from mibp_cert.logic import Comparison, Compiler, Formula, Key, Linear, Own, picked
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets.base import Hull, Noise, ThreatSet
 from mibp_cert.sets.blocks import Array, Block, Index, Plain
@@ -50,11 +49,12 @@ class RulesSet(ThreatSet):
     def __init__(self, base: ProductSet, formulas: Sequence[Formula], own: list[Own], solver: str) -> None:
         self.base, self.clean, self.formulas, self.own = base, base.clean, formulas, own
         self.solver = solver_named(solver)
-        expressions = expressions_of([*formulas, *(f for variable in own for f in variable.formulas)])
+        counted = [formula for variable in own for formula in variable.formulas]
+        expressions = [atom.expression for formula in [*formulas, *counted] for atom in formula.atoms()]
         self.keys = {key for expression in expressions for key in expression.variables() if key[0] != "v"}
         self._width = {on: side.shape[1] for on, side in base.sides.items()}
         self.touched = np.unique([place // self._width[on] for on, place in self.keys]).astype(np.intp)
-        self.bilinear = any(not expression.linear for expression in expressions)
+        self.bilinear = any(expression.products for expression in expressions)
         self.outer = ("cells and noise are outer views of the rules; only the engine 'mibp' uses the rules themselves",)
 
     def _flat(self, rows: Index) -> tuple[Index, Index]:
@@ -78,7 +78,8 @@ class RulesSet(ThreatSet):
 
     def _declare(self, builder: ProgramBuilder, rows: Index) -> tuple[Affine, Affine]:
         x, y = self.base.constraints(builder, rows)
-        compiler = Compiler(builder, x, y, {key: self._local(rows, key) for key in self.keys}, self.own)
+        known = {key: Linear.of(x if key[0] == "x" else y, self._local(rows, key)) for key in self.keys}
+        compiler = Compiler(builder, known, self.own)
         for formula in self.formulas:
             compiler.require(formula)
         return x, y
@@ -163,15 +164,15 @@ class RulesSet(ThreatSet):
 
     def _linear_rows(self, formula: Formula, noise: Noise) -> list[tuple[Array, float]]:
         """A linear rule about plain numeric cells as `a·ε ≤ b` over the first block's symbols, a little relaxed."""
-        if not isinstance(formula, Comparison) or formula.relation == "!=" or not formula.expression.linear:
+        if not isinstance(formula, Comparison) or formula.relation == "!=" or formula.expression.products:
             return []
         count = len(noise.blocks[0].symbols) if noise.blocks else 0
-        total, constant = np.zeros(noise.symbols), formula.expression.constant
+        total, constant = np.zeros(noise.symbols), float(formula.expression.constant)
         for (on, place), value in formula.expression.terms.items():
             if on != "x":
                 return []
-            total += value * np.asarray(noise.x_linear[[place]].todense()).ravel()
-            constant += value * float(noise.x_centre.ravel()[place])
+            total += float(value) * np.asarray(noise.x_linear[[place]].todense()).ravel()
+            constant += float(value) * float(noise.x_centre.ravel()[place])
         if total[count:].any() or not total.any():
             return []
         slip = 4.0 * FEASIBILITY * float(np.abs(total).sum()) + 1e-12 * abs(constant)

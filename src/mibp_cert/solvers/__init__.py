@@ -1,7 +1,7 @@
 """Solver-neutral programs, and the adapters that solve them."""
 
 from mibp_cert.errors import SolverUnavailable
-from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status, failed
+from mibp_cert.solvers.base import FEASIBILITY, Bound, Capability, Limits, Objective, Solver, Status
 from mibp_cert.solvers.gurobi import Gurobi
 from mibp_cert.solvers.highs import Highs
 from mibp_cert.solvers.program import Affine, Program, ProgramBuilder

@@ -6,7 +6,7 @@ import importlib.util
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import final
 
@@ -46,11 +46,6 @@ class Status(Enum):
     INFEASIBLE = "the solver found no feasible point, which cannot be; the bound of the pre-analysis is kept"
     FAILED = "the solver failed or its process died; the bound of the pre-analysis is kept"
 
-    @property
-    def ended(self) -> bool:
-        """Whether the solver came to an end, or to its limit, and so has a bound of its own."""
-        return self in (Status.OPTIMAL, Status.LIMIT)
-
 
 @dataclass(frozen=True, eq=False)
 class Objective:
@@ -80,6 +75,13 @@ class Bound:
     nodes: int
     seconds: float
 
+    def checked(self, objective: Objective) -> Bound:
+        """The bound, which claims nothing where the solver failed, or where what it proved is NaN or infinite."""
+        nothing = math.inf if objective.maximise else -math.inf
+        if self.status not in (Status.OPTIMAL, Status.LIMIT):
+            return Bound(nothing, None, None, self.status, self.nodes, self.seconds)
+        return self if abs(self.proven) < INFINITE else replace(self, proven=nothing)
+
 
 class Solver(ABC):
     """An adapter. `solve` returns one `Bound` per objective, in order, over the same feasible set."""
@@ -104,24 +106,10 @@ class Solver(ABC):
     @final
     def solve(self, program: Program, objectives: Sequence[Objective], limits: Limits) -> list[Bound]:
         """Bound each objective over the program; integrality and products that the solver cannot take are dropped, which only
-        enlarges the feasible set."""
+        enlarges the feasible set. A solve that came to no end, or whose proven bound is NaN or infinite, claims nothing."""
         integer, bilinear = (self.supports(one) for one in (Capability.INTEGER, Capability.BILINEAR))
-        return self.run(program.relaxed(integer=integer, bilinear=bilinear), objectives, limits)
+        bounds = self.run(program.relaxed(integer=integer, bilinear=bilinear), objectives, limits)
+        return [bound.checked(objective) for bound, objective in zip(bounds, objectives, strict=True)]
 
     def supports(self, capability: Capability) -> bool:
         return capability in self.capabilities
-
-
-def ended(
-    objective: Objective, status: Status, proven: float, found: tuple[float, Array] | None, nodes: int, seconds: float
-) -> Bound:
-    """The bound of a solve that came to its end or was stopped; `found`: the value and the place of the best point, if any."""
-    if not abs(proven) < INFINITE:
-        proven = math.inf if objective.maximise else -math.inf
-    value, solution = found or (None, None)
-    return Bound(proven, value, solution, status, nodes, seconds)
-
-
-def failed(objective: Objective, status: Status, seconds: float, nodes: int = 0) -> Bound:
-    """The bound that claims nothing."""
-    return Bound(math.inf if objective.maximise else -math.inf, None, None, status, nodes, seconds)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mibp_cert.errors import SolverUnavailable
 from mibp_cert.solvers import base
-from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, ended, failed
+from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status
 from mibp_cert.solvers.program import Program
 
 _SIZE_LIMITED = 10010
@@ -73,10 +73,10 @@ def _bound(gurobipy: Any, model: Any, variables: Any, objective: Objective, limi
     known |= dict.fromkeys((grb.TIME_LIMIT, grb.NODE_LIMIT, grb.INTERRUPTED), Status.LIMIT)
     known |= dict.fromkeys((grb.INFEASIBLE, grb.INF_OR_UNBD), Status.INFEASIBLE)
     status = known.get(model.Status, Status.FAILED)
-    if not status.ended:
-        return failed(objective, status, seconds, nodes)
-    found = (float(model.ObjVal), np.asarray(variables.X)) if model.SolCount > 0 else None
+    if status not in (Status.OPTIMAL, Status.LIMIT):  # there is no value to be asked for
+        return Bound(math.nan, None, None, status, nodes, seconds)
+    value, solution = (float(model.ObjVal), np.asarray(variables.X)) if model.SolCount > 0 else (None, None)
     # An optimal linear program has no separate dual bound; one stopped early has proven nothing.
     mixed, solved = bool(model.IsMIP or model.IsQCP), status is Status.OPTIMAL
     proven = float(model.ObjBound if mixed else model.ObjVal if solved else math.nan)
-    return ended(objective, status, proven, found, nodes, seconds)
+    return Bound(proven, value, solution, status, nodes, seconds)

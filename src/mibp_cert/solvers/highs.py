@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.solvers import base
-from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, ended, failed
+from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status
 from mibp_cert.solvers.program import Program
 
 
@@ -74,11 +74,9 @@ def _bound(highspy: Any, solver: Any, program: Program, objective: Objective, li
     known |= {kinds.kTimeLimit: Status.LIMIT, kinds.kSolutionLimit: Status.LIMIT}
     status, mixed = known.get(solver.getModelStatus(), Status.FAILED), bool(program.integer.any())
     nodes = max(int(info.mip_node_count), 0) if mixed else 0
-    if not status.ended:
-        return failed(objective, status, seconds, nodes)
     value = float(info.objective_function_value)
     # A linear program that was stopped early has proven nothing; a mixed-integer one has its dual bound.
     proven = float(info.mip_dual_bound) if mixed else value if status is Status.OPTIMAL else math.nan
-    feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    found = (value, np.array(solver.getSolution().col_value)) if feasible else None
-    return ended(objective, status, proven, found, nodes, seconds)
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        return Bound(proven, None, None, status, nodes, seconds)
+    return Bound(proven, value, np.array(solver.getSolution().col_value), status, nodes, seconds)

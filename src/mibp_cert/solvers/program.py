@@ -51,54 +51,33 @@ class Program:
 
     def relaxed(self, *, integer: bool, bilinear: bool) -> Program:
         """The program without integrality and without products where these are not kept: a larger feasible set."""
-        kept = self if integer or not self.integer.any() else replace(self, integer=np.zeros_like(self.integer))
-        return kept if bilinear or not len(kept.triples) else replace(kept, triples=kept.triples[:0])
+        return replace(self, integer=self.integer & integer, triples=self.triples if bilinear else self.triples[:0])
 
     @cached_property
-    def _by_owner(self) -> tuple[Index, Index]:
-        """Rows sorted by owner, and where each owner's rows start (owner `o` at position `o + 1`)."""
-        order = np.argsort(self.owner, kind="stable").astype(np.intp)
-        starts = np.searchsorted(self.owner[order], np.arange(FREE, self.variables + 1)).astype(np.intp)
-        return order, starts
+    def _entries(self) -> Any:
+        """Which variables stand in which rows."""
+        ones = np.ones(self.matrix.nnz, dtype=bool)
+        return sparse.csr_matrix((ones, self.matrix.indices, self.matrix.indptr), shape=self.matrix.shape)
 
-    @cached_property
-    def _free_rows(self) -> Index:
-        return np.flatnonzero(self.owner == FREE).astype(np.intp)
-
-    def free_rows(self, reached: NDArray[np.bool_] | None = None) -> tuple[Any, Array, Array]:
+    def free_rows(self, reached: NDArray[np.bool_]) -> tuple[Any, Array, Array]:
         """The rows that define no variable, and touch one that is `reached`: matrix, lower and upper ends."""
-        rows = self._free_rows if reached is None else self._touching(reached)
+        rows = np.flatnonzero((self.owner == FREE) & (self._entries @ reached))
         return self.matrix[rows], self.row_lower[rows], self.row_upper[rows]
-
-    def _touching(self, reached: NDArray[np.bool_]) -> Index:
-        """The rows that define no variable, and touch one that is `reached`."""
-        rows = self._free_rows
-        return rows[self.matrix[rows][:, reached].getnnz(axis=1) > 0] if len(rows) else rows
 
     def cut(self, needed: Index) -> tuple[Program, Index]:
         """The part that the variables `needed` can reach, and the numbers of its variables in this program."""
-        order, starts = self._by_owner
         reached = np.zeros(self.variables, dtype=bool)
-        taken = np.zeros(self.rows, dtype=bool)
-        triple_of = {int(q): (int(a), int(b)) for q, a, b in self.triples}
-        frontier = np.unique(needed)
-        while len(frontier):
-            reached[frontier] = True
-            counts = starts[frontier + 2] - starts[frontier + 1]
-            free = self._touching(reached)
-            new_rows = np.concatenate([order[_ranges(starts[frontier + 1], counts)], free[~taken[free]]])
-            taken[new_rows] = True
-            pointer = self.matrix.indptr
-            touched = self.matrix.indices[_ranges(pointer[new_rows], pointer[new_rows + 1] - pointer[new_rows])]
-            pairs = [v for q in frontier.tolist() for v in triple_of.get(q, ())]
-            frontier = np.unique(np.concatenate([touched, np.array(pairs, dtype=np.intp)]).astype(np.intp))
-            frontier = frontier[~reached[frontier]]
-        return self._restrict(np.flatnonzero(reached).astype(np.intp), np.flatnonzero(taken).astype(np.intp))
-
-    def _restrict(self, variables: Index, rows: Index) -> tuple[Program, Index]:
+        reached[needed] = True
+        while True:
+            rows = np.where(self.owner == FREE, self._entries @ reached, reached[self.owner])
+            grown = reached | (self._entries.T @ rows)
+            grown[self.triples[grown[self.triples[:, 0]], 1:]] = True
+            if (grown == reached).all():
+                break
+            reached = grown
+        variables = np.flatnonzero(reached)
         renumber = np.full(self.variables + 1, FREE, dtype=np.intp)
         renumber[variables] = np.arange(len(variables))
-        kept = self.triples[renumber[self.triples[:, 0]] != FREE]
         part = Program(
             self.lower[variables],
             self.upper[variables],
@@ -107,53 +86,44 @@ class Program:
             self.row_lower[rows],
             self.row_upper[rows],
             renumber[self.owner[rows]],
-            renumber[kept].reshape(-1, 3),
+            renumber[self.triples[reached[self.triples[:, 0]]]],
         )
         return part, variables
-
-
-def _ranges(starts: Index, counts: Index) -> Index:
-    """Concatenation of `start, start + 1, …` (count entries each), without a loop."""
-    total = int(counts.sum())
-    offsets = np.repeat(starts - np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp), counts)
-    return (offsets + np.arange(total)).astype(np.intp)
 
 
 class ProgramBuilder:
     """Collects variables and rows; `finish` freezes them into a `Program`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bilinear: bool = False) -> None:
+        self.lower, self.upper, self.integer = np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool)
         # Each list begins with an empty array that gives the kind of its numbers.
-        self._lower, self._upper, self._row_lower, self._row_upper = ([np.zeros(0)] for _ in range(4))
-        self._integer = [np.zeros(0, dtype=bool)]
+        self._row_lower, self._row_upper = [np.zeros(0)], [np.zeros(0)]
         self._owner = [np.zeros(0, dtype=np.intp)]
         self._triples = [np.zeros((0, 3), dtype=np.intp)]
         self._matrices: list[Any] = []
-        self.variables = 0
-        self.bilinear = False
+        self.bilinear = bilinear
         """Whether true products may be declared; else only their linear relaxations."""
+
+    @property
+    def variables(self) -> int:
+        return len(self.lower)
 
     def add_variables(self, count: int, lower: float = -1.0, upper: float = 1.0, *, integer: bool = False) -> Index:
         """Declare `count` variables and return their numbers; deviations live in [−1, 1], gates in {0, 1}."""
-        self._lower.append(np.full(count, lower))
-        self._upper.append(np.full(count, upper))
-        self._integer.append(np.full(count, integer))
-        self.variables += count
+        self.lower = np.append(self.lower, np.full(count, lower))
+        self.upper = np.append(self.upper, np.full(count, upper))
+        self.integer = np.append(self.integer, np.full(count, integer))
         return np.arange(self.variables - count, self.variables, dtype=np.intp)
 
     @property
     def middle(self) -> Array:
         """Midpoint of every variable's bounds."""
-        return 0.5 * (np.concatenate(self._lower) + np.concatenate(self._upper))
+        return 0.5 * (self.lower + self.upper)
 
     @property
     def reach(self) -> Array:
         """Half the width of every variable's bounds."""
-        return 0.5 * (np.concatenate(self._upper) - np.concatenate(self._lower))
-
-    @property
-    def integer(self) -> NDArray[np.bool_]:
-        return np.concatenate(self._integer)
+        return 0.5 * (self.upper - self.lower)
 
     def add_rows(self, matrix: Any, lower: ArrayLike, upper: ArrayLike, owner: ArrayLike) -> None:
         """Add rows `lower ≤ matrix·v ≤ upper`, each scaled by its largest coefficient.
@@ -164,7 +134,7 @@ class ProgramBuilder:
         count = matrix.shape[0]
         if count == 0:
             return
-        largest = np.asarray(abs(matrix).max(axis=1).todense()).ravel() if matrix.nnz else np.zeros(count)
+        largest = abs(matrix).max(axis=1).toarray().ravel() if matrix.nnz else np.zeros(count)
         factor = 1.0 / np.where(largest > 0, largest, 1.0)
         self._matrices.append(sparse.diags(factor) @ matrix)
         for ends, given in ((self._row_lower, lower), (self._row_upper, upper)):
@@ -183,8 +153,8 @@ class ProgramBuilder:
     def finish(self) -> Program:
         matrices = [with_columns(matrix, self.variables) for matrix in self._matrices]
         return Program(
-            np.concatenate(self._lower),
-            np.concatenate(self._upper),
+            self.lower,
+            self.upper,
             self.integer,
             sparse.vstack(matrices, format="csr") if matrices else sparse.csr_matrix((0, self.variables)),
             np.concatenate(self._row_lower),
@@ -203,10 +173,6 @@ class Affine:
     slack: Array
 
     @classmethod
-    def constant(cls, value: Array) -> Affine:
-        return cls(value, sparse.csr_matrix((len(value), 0)), np.zeros(len(value)))
-
-    @classmethod
     def box(cls, builder: ProgramBuilder, low: Array, high: Array) -> Affine:
         """Deviation form `centre + radius·e` with one new variable `e ∈ [−1, 1]` for every element with `low < high`."""
         centre = 0.5 * (low + high)
@@ -215,6 +181,15 @@ class Affine:
         moving = np.flatnonzero(high > low)
         variables = builder.add_variables(len(moving))
         return cls(centre, builder.matrix(moving, variables, radius[moving], len(low)), np.zeros(len(low)))
+
+    def __getitem__(self, elements: Index) -> Affine:
+        return Affine(self.centre[elements], self.linear[elements], self.slack[elements])
+
+    def times(self, factor: Array) -> Affine:
+        """Each expression times its own factor, as computed: the caller allows for rounding."""
+        linear = sparse.csr_matrix(sparse.diags(factor) @ self.linear)
+        linear.eliminate_zeros()
+        return Affine(factor * self.centre, linear, np.abs(factor) * self.slack)
 
     def range(self, builder: ProgramBuilder) -> tuple[Array, Array]:
         """Bounds from the variables' bounds alone, padded for the rounding of this very sum."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.solvers import base
-from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status, ended, failed
+from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status
 from mibp_cert.solvers.program import Program
 
 _STOPPED = ("timelimit", "nodelimit", "totalnodelimit", "stallnodelimit", "memlimit", "userinterrupt", "bestsollimit")
@@ -87,10 +87,8 @@ def _bound(model: Any, variables: list[Any], objective: Objective, limits: Limit
     model.optimize()
     seconds = time.perf_counter() - start
     status, nodes = _STATUS.get(model.getStatus(), Status.FAILED), int(model.getNTotalNodes())
-    if not status.ended:
-        return failed(objective, status, seconds, nodes)
-    found = None
+    value = solution = None
     if model.getNSols() > 0:
         best = model.getBestSol()
-        found = float(model.getSolObjVal(best)), np.array([best[v] for v in variables])
-    return ended(objective, status, model.getDualbound(), found, nodes, seconds)
+        value, solution = float(model.getSolObjVal(best)), np.array([best[v] for v in variables])
+    return Bound(model.getDualbound(), value, solution, status, nodes, seconds)

@@ -1,3 +1,3 @@
 """Run directories: what a run keeps on disk, and how it is checked again."""
 
-from mibp_cert.store.runs import load_run, resume_run, run_in, stored_request
+from mibp_cert.store.archive import load_run, resume_run, run_in, stored_request

@@ -17,18 +17,23 @@ import hashlib
 import io
 import json
 import os
-import zipfile
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mibp_cert.certify.loop import StepRecord
+from mibp_cert.certify.loop import Callbacks, StepRecord, certify
+from mibp_cert.certify.request import Request
+from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.engines import StepReport
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
+from mibp_cert.threats import Threat
 
+Arrays = Mapping[str, Any]
 FORMAT = 2
 """Ranges and attacks of a regression are in the units of its targets since 2."""
 KEEP = 1 << 30
@@ -44,26 +49,19 @@ def write_safely(path: Path, content: bytes) -> None:
         os.fsync(target.fileno())
     draft.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    os.fsync(folder)
+    os.close(folder)
 
 
-def pack(arrays: Mapping[str, Any]) -> bytes:
-    """Arrays as a NumPy archive; the same arrays give the same bytes."""
+def pack(arrays: Arrays) -> bytes:
+    """Arrays as a NumPy archive; the same arrays give the same bytes, since members of one have no time stamp."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            member = io.BytesIO()
-            np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())  # no time stamp
+    np.savez(buffer, **arrays)
     return buffer.getvalue()
 
 
 def unpack(content: bytes) -> dict[str, Array]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    return dict(np.load(io.BytesIO(content), allow_pickle=False))
 
 
 def digest(content: bytes) -> str:
@@ -93,29 +91,23 @@ def opened(path: Path) -> dict[str, Any]:
     return plain
 
 
-_RECORD = ("steps", "elapsed", "diverged", "nominal", "certified", "validated", "radius_mean", "radius_max")
-_REPORT = ("seconds", "programs", "nodes", "fallbacks", "unstable_gates", "unstable_relus")
-
-
 def record_json(record: StepRecord) -> dict[str, Any]:
-    report, gap = record.report, record.report.gap
-    told = {name: getattr(report, name) for name in _REPORT}
-    told["gap"] = repr(float(gap.max())) if gap.size else None
-    return {**{name: getattr(record, name) for name in _RECORD}, "report": told}
+    """A record as plain data: of the gaps the largest."""
+    plain, gap = asdict(record), record.report.gap
+    plain["report"]["gap"] = repr(float(gap.max())) if gap.size else None
+    return plain
 
 
 def record_of(plain: Mapping[str, Any]) -> StepRecord:
-    told, gap = {name: plain["report"][name] for name in _REPORT}, plain["report"]["gap"]
-    report = StepReport(**told, gap=np.zeros(0) if gap is None else np.array([float(gap)]))
-    return StepRecord(report=report, **{name: plain[name] for name in _RECORD})
+    told, gap = plain["report"], plain["report"]["gap"]
+    report = StepReport(**{**told, "gap": np.zeros(0) if gap is None else np.array([float(gap)])})
+    return StepRecord(**{f.name: plain[f.name] for f in fields(StepRecord)} | {"report": report})
 
 
 class Archive:
     """The folder of one run; `description` is plain data that determines every bit of it."""
 
-    def __init__(
-        self, path: str | Path, description: dict[str, Any], arrays: Mapping[str, Any], *, resume: bool
-    ) -> None:
+    def __init__(self, path: str | Path, description: dict[str, Any], data: Arrays, *, resume: bool) -> None:
         """Open the folder: a new run if it is empty, the one in it with `resume`; any other is refused."""
         self.path, self.steps = Path(path), Path(path) / "steps"
         try:
@@ -124,22 +116,20 @@ class Archive:
             raise UserError(f"The run directory {self.path} cannot be made: {error.strerror}.") from None
         self._lock()
         try:
-            self._open(description, pack(arrays), resume)
+            self._open(description, pack(data), resume)
         except BaseException:
             self.close()
             raise
 
     def _open(self, description: dict[str, Any], data: bytes, resume: bool) -> None:
         place = self.path / "run.json"
+        if place.exists() and not resume:
+            raise UserError(f"{self.path} holds a run already; add --resume to go on with it, or name another folder.")
         if place.exists():
-            if not resume:
-                raise UserError(
-                    f"{self.path} holds a run already; add --resume to go on with it, or name another folder."
-                )
-            self._check(opened(place), description, digest(data))
+            self._check(description, digest(data))
+        elif any(self.steps.iterdir()):
+            raise UserError(f"{self.path} holds steps of a run but no run.json; name another folder.")
         else:
-            if any(self.steps.iterdir()):
-                raise UserError(f"{self.path} holds steps of a run but no run.json; name another folder.")
             write_safely(self.path / "data.npz", data)
             write_safely(place, sealed({"format": FORMAT, "data": digest(data), "description": description}))
         self.records, self._last, _ = read_chain(self.path)
@@ -162,37 +152,32 @@ class Archive:
     def close(self) -> None:
         self._held.close()
 
-    def _check(self, kept: dict[str, Any], description: dict[str, Any], data: str) -> None:
-        if kept.get("format") != FORMAT:
-            raise UserError(
-                f"{self.path} was written in format {kept.get('format')}; this version reads format {FORMAT}."
-            )
-        if kept["data"] != data or digest((self.path / "data.npz").read_bytes()) != data:
+    def _check(self, description: dict[str, Any], data: str) -> None:
+        """Refuse to go on with a run that was asked for otherwise, or in another format."""
+        kept = opened(self.path / "run.json")
+        if (written := kept.get("format")) != FORMAT:
+            raise UserError(f"{self.path} was written in format {written}; this version reads format {FORMAT}.")
+        before, _ = read_request(self.path)
+        if kept["data"] != data:
             raise UserError(f"{self.path} belongs to a run on other data; name another folder.")
-        mine = json.loads(json.dumps(description, allow_nan=False))
-        for key in {**kept["description"], **mine}:
-            before, now = kept["description"].get(key), mine.get(key)
-            if before != now:
+        now = json.loads(json.dumps(description, allow_nan=False))
+        for key in {**before, **now}:
+            if before.get(key) != now.get(key):
                 raise UserError(
-                    f"{self.path} belongs to another run: {key} was {_short(before)} there and is {_short(now)} here; name "
-                    "another folder, or use the same settings and versions."
+                    f"{self.path} belongs to another run: {key} was {_short(before.get(key))} there and is "
+                    f"{_short(now.get(key))} here; name another folder, or use the same settings and versions."
                 )
 
-    def save(self, number: int, record: StepRecord, arrays: Mapping[str, Any] | None, needed: set[int]) -> None:
+    def save(self, number: int, record: StepRecord, arrays: Arrays | None, needed: set[int]) -> None:
         """Keep the set after step `number` (None if it diverged); `needed`: steps whose sets must not be dropped."""
-        place, content = self.steps / f"{number:06d}", b"" if arrays is None else pack(arrays)
+        place, hashed = self.steps / f"{number:06d}", None
         if arrays is not None:
+            content = pack(arrays)
             write_safely(place.with_suffix(".npz"), content)
-            self.size += len(content)
+            self.size, hashed = self.size + len(content), digest(content)
         dropped = self._superfluous(number, needed)
-        plain = {
-            **record_json(record),
-            "number": number,
-            "arrays": None if arrays is None else digest(content),
-            "dropped": dropped,
-            "previous": self._last,
-        }
-        text = sealed(plain)
+        chained = {"number": number, "arrays": hashed, "dropped": dropped, "previous": self._last}
+        text = sealed(record_json(record) | chained)
         write_safely(place.with_suffix(".json"), text)
         self._last = digest(text)
         self.records.append(record)
@@ -203,15 +188,13 @@ class Archive:
         """The oldest sets, until what is left fits."""
         out: list[int] = []
         for path in sorted(self.steps.glob("*.npz")):
-            if self.size <= KEEP:
-                break
             old = int(path.stem)
-            if old != number and old not in needed:
+            if self.size > KEEP and old not in {number, *needed}:
                 self.size -= path.stat().st_size
                 out.append(old)
         return out
 
-    def save_result(self, plain: dict[str, Any], arrays: Mapping[str, Any]) -> None:
+    def save_result(self, plain: dict[str, Any], arrays: Arrays) -> None:
         """Keep what was found in the end, bound to the chain of steps."""
         content = pack(arrays)
         write_safely(self.path / "test.npz", content)
@@ -229,8 +212,7 @@ def read_chain(path: Path) -> tuple[list[StepRecord], str, set[int]]:
     """All records in order, the hash of the last one, and which sets were dropped; `UserError` where the chain is broken."""
     opened(path / "run.json")  # refuses what is no run
     last, dropped, records = digest((path / "run.json").read_bytes()), set[int](), []
-    files = sorted((path / "steps").glob("*.json"))
-    for number, place in enumerate(files, start=1):
+    for number, place in enumerate(sorted((path / "steps").glob("*.json")), start=1):
         if place.name != f"{number:06d}.json":
             raise UserError(
                 f"The record of step {number} is missing in {path}; name another folder, or remove later steps."
@@ -251,41 +233,61 @@ def read_result(path: Path, last: str) -> dict[str, Array] | None:
     if not (path / "result.json").exists():
         return None
     plain = opened(path / "result.json")
-    content = _content(path / "test.npz")
-    if plain["previous"] != last or plain["arrays"] != digest(content):
-        raise UserError(f"The result in {path} was altered or belongs to another run; remove result.json.")
-    return unpack(content)
+    refused = f"The result in {path} was altered or belongs to another run; remove result.json."
+    if plain["previous"] != last:
+        raise UserError(refused)
+    return _arrays(path / "test.npz", plain["arrays"], refused)
 
 
 def read_request(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     """What was asked for: its description, and the data; `UserError` if these are not what was written."""
     kept = opened(path / "run.json")
-    content = _content(path / "data.npz")
-    if digest(content) != kept["data"]:
-        raise UserError(f"The data in {path} were cut short or altered.")
-    return kept["description"], unpack(content)
+    data = _arrays(path / "data.npz", kept["data"], f"The data in {path} were cut short or altered.")
+    return kept["description"], data
 
 
 def read_step(path: Path, number: int) -> dict[str, Array]:
     """The set after step `number`, as arrays; `UserError` if the file is not the one that was written."""
     place = path / "steps" / f"{number:06d}.npz"
+    again = f"remove the files of step {number} and later ones to go on from step {number - 1}"
     said = opened(place.with_suffix(".json"))["arrays"]
-    try:
-        content = place.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"The set after step {number} is not in {path} (any more).") from None
-    if digest(content) != said:
-        raise UserError(
-            f"{place} was cut short or altered; remove the files of step {number} and later ones to go on from step {number - 1}."
-        )
+    if not place.exists():
+        raise UserError(f"The set after step {number} is not in {path} (any more).")
+    return _arrays(place, said, f"{place} was cut short or altered; {again}.")
+
+
+def _arrays(place: Path, hashed: str, refused: str) -> dict[str, Array]:
+    """The arrays in a file with this hash; if it has another one, or is not there, `UserError`."""
+    content = place.read_bytes() if place.exists() else b""
+    if digest(content) != hashed:
+        raise UserError(refused)
     return unpack(content)
-
-
-def _content(place: Path) -> bytes:
-    """The bytes of a file; none where there is no such file, which no hash agrees with."""
-    return place.read_bytes() if place.exists() else b""
 
 
 def _short(value: Any) -> str:
     text = "not set" if value is None else json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def run_in(path: str | Path, request: Request, hear: Callbacks | None = None, *, resume: bool = False) -> CertifiedRun:
+    """Certify, with the set after every step kept in this folder; with `resume`, an interrupted run in it goes on."""
+    with closing(Archive(path, request.to_json(), request.arrays(), resume=resume)) as archive:
+        return certify(request, hear, archive)
+
+
+def stored_request(path: str | Path, threat: Threat | None = None) -> Request:
+    """The request behind a run directory; `threat` where it cannot be written to a file (rules)."""
+    return Request.of_json(*read_request(Path(path)), threat)
+
+
+def load_run(path: str | Path, threat: Threat | None = None) -> CertifiedRun:
+    """A finished run, read from its directory; `threat` where the file cannot hold it (rules)."""
+    if not (Path(path) / "result.json").exists():
+        opened(Path(path) / "run.json")  # no run at all is another mistake
+        raise UserError(f"The run in {path} is not finished; go on with it first: mibp-cert resume {path}")
+    return resume_run(path, threat)
+
+
+def resume_run(path: str | Path, threat: Threat | None = None, callbacks: Callbacks | None = None) -> CertifiedRun:
+    """Go on with the run in this directory where it stopped; a finished one is only read."""
+    return run_in(path, stored_request(path, threat), callbacks, resume=True)

@@ -1,15 +1,15 @@
 """A second opinion on single steps, in ball arithmetic (Arb), that no engine takes part in.
 
 A set before a step, `{c + G·ε + b : ε ∈ 𝓔, |b| ≤ r} ∩ [lower, upper]`, and the data `X(ε)` are taken at single points `(ε, b)`:
-corners that push chosen parameters furthest, and random ones. The step's graph is evaluated there to about 60 digits, and the
+corners that push chosen parameters furthest, and random ones. Where the box leaves no room for `(ε, b)`, the model that is
+really trained on `X(ε)` until then is taken if it is in the set. The step's graph is evaluated there to about 60 digits, and the
 result `θ'` must lie in the stored set after the step *for the same `ε`*: `|θ' − c' − G'_data·ε| ≤ Σ_others |G'| + r'`, and in its
 box. A gate whose argument is not told apart from 0 is taken both ways. Only what is outside for certain is reported.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.errors import UnsupportedOperation
-from mibp_cert.graph import Graph, Node, Rule, interpret, outputs_of
+from mibp_cert.graph import Rule, interpret, outputs_of
 from mibp_cert.nets import Step
 from mibp_cert.sets import Block, Noise
 
@@ -48,102 +48,117 @@ class Stored:
     middle: Array
     linear: Array
     slack: Array
-    blocks: tuple[Block, ...]
-    data: int
+    noise: Noise
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], noise: Noise) -> Stored:
         """The set in these arrays; a plain box has no generators."""
-        lower, upper, blocks, data = arrays["lower"], arrays["upper"], noise.blocks, noise.symbols
+        lower, upper = arrays["lower"], arrays["upper"]
         if "linear" in arrays:
-            return cls(lower, upper, arrays["middle"], arrays["linear"], arrays["slack"], blocks, data)
+            return cls(lower, upper, arrays["middle"], arrays["linear"], arrays["slack"], noise)
         middle = np.clip(lower + 0.5 * (upper - lower), lower, upper)
         half = np.maximum(upper - middle, middle - lower)
-        return cls(lower, upper, middle, np.zeros((len(middle), data)), np.nextafter(half, np.inf), blocks, data)
+        return cls(lower, upper, middle, np.zeros((len(middle), noise.symbols)), np.nextafter(half, np.inf), noise)
 
-    def leaves(self, theta: Balls) -> list[bool]:
-        """Which parameters are outside of the box, for certain."""
+    def known(self, epsilon: Array) -> Balls:
+        """`c + G·ε` for the data's symbols alone."""
+        return balls(self.middle) + _product(self.linear[:, : self.noise.symbols], epsilon)
+
+    def outside(self, theta: Balls, epsilon: Array | None) -> list[bool]:
+        """Which parameters are outside of the set for this `ε` (None: of its box), for certain."""
         ends = zip(theta, self.lower.tolist(), self.upper.tolist(), strict=True)
-        return [bool(t < low or t > high) for t, low, high in ends]
+        leaves = [bool(t < low or t > high) for t, low, high in ends]
+        if epsilon is None:
+            return leaves
+        others = np.abs(self.linear[:, self.noise.symbols :])
+        cover = _product(others, np.ones(others.shape[1])) + balls(self.slack)
+        rest = theta - self.known(epsilon)
+        return [bool(b or abs(r) > c) for b, r, c in zip(leaves, rest, cover, strict=True)]
 
-    def symbols(self, of: Callable[[Block], Array]) -> Array:
-        """Values of the data's symbols, block by block."""
-        out = np.zeros(self.data)
-        for block in self.blocks:
-            out[block.symbols] = of(block)
-        return out
+
+Member = tuple[Balls, Balls, Balls, Array | None]
+"""Parameters, features and labels of the step's rows, and the symbols that they go with (None: a box has none)."""
 
 
-def check_step(
-    before: Stored, after: Stored, step: Step, noise: Noise, points: Iterable[Array]
-) -> tuple[list[str], int]:
-    """What is wrong with a stored step, in sentences, and at how many points it was evaluated; `points`: values of the data's
-    symbols. A point for which the set before the step is empty says nothing."""
-    rng, found, evaluated = np.random.default_rng(5), list[str](), 0
-    for number, epsilon in enumerate(points):
-        theta = _member(before, epsilon, rng)
+def check(step: Step, after: Stored, members: Iterable[Member]) -> tuple[list[str], int]:
+    """What is wrong with a stored step, in sentences, and how many members of the set before it could be evaluated."""
+    found, evaluated = list[str](), 0
+    for node in step.graph.nodes:
+        if node.op == "smooth" and node.attribute not in _SMOOTH:
+            raise UnsupportedOperation(f"there is no second rule for '{node.attribute}' of {node.origin}")
+    with flint.ctx.workprec(BITS):
+        for number, (theta, x, y, epsilon) in enumerate(members):
+            inputs = {**step.layout.unflatten(theta), "x": x, "y": y}
+            values = interpret(step.graph, _TABLE, inputs, engine="second opinion")
+            trained = step.layout.flatten(outputs_of(step.graph, values))
+            if not all(value.is_finite() for value in trained):
+                continue  # comparisons with such a ball say nothing
+            evaluated += 1
+            wrong = np.flatnonzero(after.outside(trained, epsilon))
+            if len(wrong):
+                first = step.layout.describe(int(wrong[0]))
+                found.append(f"point {number}: {len(wrong)} parameter(s) leave the set, first {first}")
+    return found, evaluated
+
+
+def members_at(
+    before: Stored, step: Step, points: Iterable[Array], train: Callable[[Array, Array], Array]
+) -> Iterator[Member]:
+    """A member of the set before the step for each of these values of the data's symbols, if one is found.
+
+    The other symbols are drawn at random. Where the box leaves no room for them, it does for the model that is really trained on
+    the data at `ε` until this step: `train(X, Y)`.
+    """
+    rng, noise, count = np.random.default_rng(5), before.noise, len(before.middle)
+    sides = ((noise.x_centre, noise.x_linear), (noise.y_centre, noise.y_linear))
+    for epsilon in points:
+        base = before.known(epsilon)
+        others = np.round(rng.uniform(-1, 1, before.linear.shape[1] - noise.symbols), 2)
+        part = _product(before.linear[:, noise.symbols :], others)
+        part = part + balls(rng.choice([-1.0, 0.0, 1.0], count) * before.slack)
+        tried = [base + part * flint.arb(share) for share in (1.0, 0.5, 0.0)]
+        theta = next((one for one in tried if not any(before.outside(one, None))), None)
         if theta is None:
-            continue
-        evaluated += 1
-        x = _rows(noise.x_centre, noise.x_linear, step.rows, epsilon)
-        y = _rows(noise.y_centre, noise.y_linear, step.rows, epsilon)
-        found += _words(f"point {number}", "set", step, _outside(after, epsilon, _trained(step, theta, x, y)))
-    return found, evaluated
+            theta = balls(train(*(centre + (linear @ epsilon).reshape(centre.shape) for centre, linear in sides)))
+            if any(before.outside(theta, epsilon)):
+                continue
+        x, y = (_rows(centre, linear, step.rows, epsilon) for centre, linear in sides)
+        yield theta, x, y, epsilon
 
 
-def check_box(
-    before: Stored, after: Stored, step: Step, datasets: Iterable[tuple[Array, Array]]
-) -> tuple[list[str], int]:
-    """The same for sets that are plain boxes, at datasets `(X', Y')` themselves: random corners of the box before the step."""
-    rng, found, evaluated = np.random.default_rng(5), list[str](), 0
-    for number, (x, y) in enumerate(datasets):
-        evaluated += 1
+def corners(before: Stored, step: Step, datasets: Iterable[tuple[Array, Array]]) -> Iterator[Member]:
+    """Random corners of the box before the step, at datasets `(X', Y')` themselves."""
+    rng = np.random.default_rng(5)
+    for x, y in datasets:
         corner = np.where(rng.random(len(before.lower)) < 0.5, before.lower, before.upper)
-        trained = _trained(step, balls(corner), balls(x[step.rows]), balls(y[step.rows]))
-        found += _words(f"dataset {number}", "box", step, after.leaves(trained))
-    return found, evaluated
-
-
-def _trained(step: Step, theta: Balls, x: Balls, y: Balls) -> Balls:
-    """What the step makes of these parameters and rows."""
-    trained: Balls = step.layout.flatten(evaluate(step.graph, {**step.layout.unflatten(theta), "x": x, "y": y}))
-    return trained
-
-
-def _words(point: str, what: str, step: Step, outside: list[bool]) -> list[str]:
-    wrong = np.flatnonzero(outside)
-    if not len(wrong):
-        return []
-    first = step.layout.describe(int(wrong[0]))
-    return [f"{point}: {len(wrong)} parameter(s) leave the {what}, first {first}"]
+        yield balls(corner), balls(x[step.rows]), balls(y[step.rows]), None
 
 
 def points_of(after: Stored, rng: np.random.Generator, random: int, parameters: int) -> list[Array]:
     """Symbols that push the widest parameters furthest down and up, corners and random points, all moved a little inward."""
 
+    def symbols(of: Callable[[Block], Array]) -> Array:
+        out = np.zeros(after.noise.symbols)
+        for block in after.noise.blocks:
+            out[block.symbols] = of(block)
+        return out
+
+    def inner(block: Block) -> Array:
+        # Towards 0, which leaves a budget's other rows alone; blocks without 0 are convex.
+        still = block.minimiser(np.zeros(len(block.symbols)))
+        return np.mean([block.sample(rng, False) for _ in range(4)], axis=0) if still.any() else still
+
     def drawn(extreme: bool) -> Array:
-        return after.symbols(lambda block: block.sample(rng, extreme))
+        return symbols(lambda block: block.sample(rng, extreme))
 
     def pushed(g: Array) -> Array:
-        return after.symbols(lambda block: block.minimiser(g[block.symbols]))
+        return symbols(lambda block: block.minimiser(g[block.symbols]))
 
     widest = np.argsort(after.lower - after.upper, kind="stable")[:parameters]
-    found = [pushed(sign * after.linear[i, : after.data]) for i in widest for sign in (1.0, -1.0)]
+    found = [pushed(sign * after.linear[i, : after.noise.symbols]) for i in widest for sign in (1.0, -1.0)]
     found += [drawn(extreme=k % 2 == 0) for k in range(random)]
-    inner = np.mean([drawn(extreme=False) for _ in range(4)], axis=0)
-    return [INSIDE * point + (1.0 - INSIDE) * inner for point in found]
-
-
-def evaluate(graph: Graph, inputs: Mapping[str, Balls]) -> dict[str, Balls]:
-    """The graph's outputs in ball arithmetic."""
-    for node in graph.nodes:
-        if node.op == "smooth" and node.attribute not in _SMOOTH:
-            raise UnsupportedOperation(f"there is no second rule for '{node.attribute}' of {node.origin}")
-    old, flint.ctx.prec = flint.ctx.prec, BITS
-    try:
-        return outputs_of(graph, interpret(graph, _TABLE, inputs, engine="second opinion"))
-    finally:
-        flint.ctx.prec = old
+    inside = symbols(inner)
+    return [INSIDE * point + (1.0 - INSIDE) * inside for point in found]
 
 
 def _gate(a: Any, closed: bool) -> Any:
@@ -154,24 +169,17 @@ def _gate(a: Any, closed: bool) -> Any:
 
 def balls(array: Any) -> Balls:
     """The same numbers, exactly."""
-    return _each(np.asarray(array, dtype=np.float64), lambda a: flint.arb(float(a)))
+    return _each(np.asarray(array, dtype=np.float64), flint.arb)
 
 
 def _each(array: Balls, function: Callable[[Any], Any]) -> Balls:
-    out = np.empty(array.shape, dtype=object)
-    out.ravel()[:] = [function(a) for a in array.ravel()]
-    return out
-
-
-def _scale(node: Node, a: Balls) -> Balls:
-    factor = node.attribute.value
-    return np.asarray(a * (flint.arb(factor.numerator) / factor.denominator))
+    return np.asarray(np.frompyfunc(function, 1, 1)(array), dtype=object)
 
 
 _TABLE: dict[str, Rule] = {
     "const": lambda node: balls(node.attribute),
     "add": lambda node, a, b: np.asarray(a + b, dtype=object),
-    "scale": _scale,
+    "scale": lambda node, a: np.asarray(a * flint.arb(flint.fmpq(*node.attribute.value.as_integer_ratio()))),
     "contract": lambda node, a, b: np.asarray(np.einsum(node.attribute, a, b), dtype=object),
     "relu": lambda node, a: _each(a, lambda v: v.max(flint.arb(0))),
     "gate": lambda node, a: _each(a, lambda v: _gate(v, node.attribute)),
@@ -182,62 +190,18 @@ _TABLE: dict[str, Rule] = {
 }
 
 
-def products(matrix: Array, vector: Array) -> Balls:
-    """`matrix · vector` to about 100 bits, as balls: exact products (split into halves) and exactly rounded sums."""
-    high, low = _two_products(matrix, vector[None, :])
-    out = np.empty(len(matrix), dtype=object)
-    tiny = flint.arb(0, 1e-300 * (matrix.shape[1] + 1))  # parts of products below the smallest float
-    for i in range(len(matrix)):
-        parts = [*high[i].tolist(), *low[i].tolist()]
-        total = math.fsum(parts)
-        rest = math.fsum([*parts, -total])
-        out[i] = flint.arb(total) + flint.arb(rest, abs(rest) * 2.0**-50) + tiny
-    return out
-
-
-def _two_products(a: Array, b: Array) -> tuple[Array, Array]:
-    """`p + e = a·b` exactly (Dekker), barring underflow."""
-    p = a * b
-    split = 134217729.0  # 2²⁷ + 1
-
-    def halves(v: Array) -> tuple[Array, Array]:
-        c = split * v
-        h = c - (c - v)
-        return h, v - h
-
-    (ah, al), (bh, bl) = halves(a), halves(b)
-    return p, al * bl - (((p - ah * bh) - al * bh) - ah * bl)
-
-
-def _member(state: Stored, epsilon: Array, rng: np.random.Generator) -> Balls | None:
-    """A `θ` of the set that goes with `ε`: the other symbols at random; None if the box leaves no room for this `ε`."""
-    base = balls(state.middle) + products(state.linear[:, : state.data], epsilon)
-    others = np.round(rng.uniform(-1, 1, state.linear.shape[1] - state.data), 2)
-    part = products(state.linear[:, state.data :], others) if len(others) else balls(np.zeros(len(state.middle)))
-    part = part + balls(rng.choice([-1.0, 0.0, 1.0], len(state.slack)) * state.slack)
-    for share in (1.0, 0.5, 0.0):
-        theta = base + part * flint.arb(share)
-        if not any(state.leaves(theta)):
-            return np.asarray(theta)
-    return None
+def _product(matrix: Array, vector: Array) -> Balls:
+    """`matrix · vector` in ball arithmetic."""
+    rows, columns = matrix.shape
+    found = flint.arb_mat(rows, columns, matrix.ravel().tolist()) * flint.arb_mat(columns, 1, vector.tolist())
+    return np.array(found.entries(), dtype=object)
 
 
 def _rows(centre: Array, linear: Any, rows: NDArray[np.intp], epsilon: Array) -> Balls:
     """Rows of the data at `ε`."""
     width = centre.shape[1]
-    cells = (rows[:, None] * width + np.arange(width)).ravel()
-    part = linear[cells]
+    part = linear[(rows[:, None] * width + np.arange(width)).ravel()].tocoo()
     out = balls(centre[rows].ravel())
-    for i in np.flatnonzero(np.diff(part.indptr)):
-        span = slice(part.indptr[i], part.indptr[i + 1])
-        for weight, j in zip(part.data[span].tolist(), part.indices[span], strict=True):
-            out[i] = out[i] + flint.arb(weight) * flint.arb(float(epsilon[j]))
+    for i, weight, symbol in zip(part.row, part.data.tolist(), epsilon[part.col].tolist(), strict=True):
+        out[i] += flint.arb(weight) * flint.arb(symbol)
     return out.reshape(len(rows), width)
-
-
-def _outside(state: Stored, epsilon: Array, theta: Balls) -> list[bool]:
-    """Which parameters are outside of the set for this `ε`, for certain."""
-    rest = theta - balls(state.middle) - products(state.linear[:, : state.data], epsilon)
-    others = np.abs(state.linear[:, state.data :])
-    cover = products(others, np.ones(others.shape[1])) + balls(state.slack)
-    return [bool(b or abs(r) > c) for b, r, c in zip(state.leaves(theta), rest, cover, strict=True)]

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +23,13 @@ from mibp_cert.certify.predict import ABSTAIN
 from mibp_cert.certify.request import Request
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.certify.tables import attack_rows
-from mibp_cert.engines import Box, Inputs, prediction_named
+from mibp_cert.engines import Box, Engine, Inputs, prediction_named
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import MibpCertError, SoundnessError, UnsupportedOperation, UserError
-from mibp_cert.nets import Step
+from mibp_cert.nets import run_steps
 from mibp_cert.sets import ThreatSet
 from mibp_cert.store import second
-from mibp_cert.store.archive import read_chain, read_request, read_result, read_step
-from mibp_cert.store.runs import load_run, stored_request
+from mibp_cert.store.archive import load_run, read_chain, read_request, read_result, read_step, stored_request
 from mibp_cert.threats import Threat
 
 Hear = Callable[[str], None]
@@ -65,12 +66,7 @@ def verify(
         records, last, dropped = read_chain(path)
         description, _ = read_request(path)
         read_result(path, last)
-        kept = [n for n in range(1, len(records) + 1) if (path / "steps" / f"{n:06d}.npz").exists()]
-        gone = [n for n, r in enumerate(records, start=1) if not r.diverged and n not in kept and n not in dropped]
-        if gone:
-            raise UserError(
-                f"The sets after the steps {', '.join(map(str, gone[:9]))} are missing, and were not dropped."
-            )
+        kept = [n for n, record in enumerate(records, start=1) if not record.diverged and n not in dropped]
         arrays = {n: read_step(path, n) for n in kept}
     except MibpCertError as error:
         return [Check("hashes", False, str(error))]
@@ -82,78 +78,77 @@ def verify(
         return [*found, Check("request", None, str(error))]
     if json.loads(json.dumps(request.to_json(), allow_nan=False)) != description:
         found.append(Check("request", False, "this version reads the stored request otherwise than it was written"))
-    audit = _Audit(request, arrays, settings, hear)
-    try:
-        found += audit.steps()
-    finally:
-        audit.engine.close()
+    with closing(request.make_engine()) as engine:
+        found += _Audit(request, engine, arrays, settings, hear).steps()
     if run is None:
-        found.append(Check("result", True, "the run is not finished: there are no certificates yet"))
-        return found
+        return [*found, Check("result", True, "the run is not finished: there are no certificates yet")]
     return [*found, _stored_bounds(run, arrays), *_answers(run, hear), *_trainings(run, settings, hear)]
 
 
+@dataclass
 class _Audit:
     """The stored steps of one run."""
 
-    def __init__(
-        self, request: Request, arrays: dict[int, dict[str, Array]], settings: AuditSettings, hear: Hear
-    ) -> None:
-        self.request, self.arrays, self.settings, self.hear = request, arrays, settings, hear
-        self.threat, self.plan = request.members, request.unrolled
-        self.engine = request.make_engine()
-
-    def pairs(self) -> Iterator[tuple[int, Step]]:
-        """Steps whose sets before and after are both there."""
-        for number, step in enumerate(self.plan.steps, start=1):
-            if number in self.arrays and (number == 1 or number - 1 in self.arrays):
-                yield number, step
+    request: Request
+    engine: Engine
+    arrays: dict[int, dict[str, Array]]
+    settings: AuditSettings
+    hear: Hear
 
     def before(self, number: int) -> dict[str, Array]:
-        return self.arrays[number - 1] if number > 1 else {"lower": self.plan.begin, "upper": self.plan.begin}
+        begin = self.request.unrolled.begin
+        return self.arrays[number - 1] if number > 1 else {"lower": begin, "upper": begin}
 
     def steps(self) -> list[Check]:
-        """The second opinion on every stored step, and every step taken again."""
-        wrong, empty, changed = list[str](), list[int](), list[int]()
-        unknown, checked, points, pairs = "", 0, 0, list(self.pairs())
-        repeat = self.settings.recompute and self.request.settings.solver.repeatable
-        for number, step in pairs:
-            self.hear(f"step {number}")
-            changed += [number] if repeat and not self._same(number, step) else []
-            try:
-                found, evaluated = self._second(number, step)
-            except UnsupportedOperation as error:
-                unknown = str(error)
-                continue
-            checked += 1
-            points += evaluated
-            wrong += [f"step {number}, {words}" for words in found]
-            empty += [] if evaluated else [number]
-        return [_opinion(checked, points, wrong, empty, unknown), *self._recomputed(repeat, len(pairs), changed)]
+        """The second opinion on every step whose sets before and after are both there, and every such step taken again."""
+        numbers = [n for n in sorted(self.arrays) if n == 1 or n - 1 in self.arrays]
+        if not numbers:
+            return [Check("steps", None, "of no step, the sets before and after it were both kept")]
+        if not self.settings.recompute:
+            return [self._opinion(numbers)]
+        holds, words = True, "left out: wall-clock limits of the solver cannot be repeated"
+        if self.request.settings.solver.repeatable:
+            changed = [number for number in numbers if not self._same(number)]
+            words = "the same bits" if not changed else f"other bounds after step(s) {', '.join(map(str, changed))}"
+            holds, words = not changed, f"{len(numbers)} step(s) taken again from the stored sets: {words}"
+        return [self._opinion(numbers), Check("recomputed", holds, words)]
 
-    def _recomputed(self, repeat: bool, count: int, changed: list[int]) -> list[Check]:
-        if repeat:
-            words = f"{count} step(s) taken again from the stored sets: "
-            words += "the same bits" if not changed else f"other bounds after step(s) {', '.join(map(str, changed))}"
-            return [Check("recomputed", not changed, words)]
-        if self.settings.recompute:
-            return [Check("recomputed", True, "left out: wall-clock limits of the solver cannot be repeated")]
-        return []
+    def _opinion(self, numbers: list[int]) -> Check:
+        """What the second opinion comes to: not that something holds where a step could not be evaluated."""
+        try:
+            found = {number: self._second(number) for number in numbers}
+        except UnsupportedOperation as error:
+            return Check("second opinion", None, str(error))
+        holds: bool | None = True
+        words = "every result is in the stored set"
+        empty = [str(number) for number, (_, points) in found.items() if not points]
+        if empty:
+            holds, words = None, f"no usable point for step(s) {', '.join(empty[:9])}"
+        wrong = [f"step {number}, {said}" for number, (sentences, _) in found.items() for said in sentences]
+        if wrong:
+            holds, words = False, "; ".join(wrong[:5])
+        told = (
+            f"{len(found)} step(s) evaluated at {sum(count for _, count in found.values())} points in ball arithmetic"
+        )
+        return Check("second opinion", holds, f"{told}: {words}")
 
     def _cases(self, number: int) -> Iterator[tuple[ThreatSet, dict[str, Array], dict[str, Array]]]:
         """Each case of the threat with its own sets before and after."""
         before, after = self.before(number), self.arrays[number]
         split = any(key.startswith("case0_") for key in after)
-        cases = self.threat.cases(self.request.settings.relational.cases) if split else ()
+        cases = self.request.members.cases(self.request.settings.relational.cases) if split else ()
         if not cases:
-            yield self.threat, before, after
+            yield self.request.members, before, after
         for i, threat in enumerate(cases):
             own = f"case{i}_"
             mine = [{k.removeprefix(own): a for k, a in part.items() if k.startswith(own)} for part in (before, after)]
             yield threat, mine[0] or before, mine[1]
 
-    def _second(self, number: int, step: Step) -> tuple[list[str], int]:
-        wrong, evaluated = list[str](), 0
+    def _second(self, number: int) -> tuple[list[str], int]:
+        """What is wrong with a step, and at how many points it was evaluated: 0 if some case of it was at none."""
+        self.hear(f"second opinion on step {number}")
+        found: list[tuple[list[str], int]] = []
+        earlier, step = self.request.unrolled.steps[: number - 1], self.request.unrolled.steps[number - 1]
         for case, (threat, before, after) in enumerate(self._cases(number)):
             noise = threat.noise()
             old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
@@ -161,33 +156,21 @@ class _Audit:
             if self.engine.solves:
                 # Exact sets may be smaller than the noise view: only datasets of the threat itself count.
                 count = self.settings.points + 2 * self.settings.parameters
-                found, points = second.check_box(old, new, step, threat.sample(rng, count))
+                members = second.corners(old, step, threat.sample(rng, count))
             else:
-                chosen = second.points_of(new, rng, self.settings.points, self.settings.parameters)
-                found, points = second.check_step(old, new, step, noise, chosen)
-            wrong += found
-            evaluated += points
-        return wrong, evaluated
+                points = second.points_of(new, rng, self.settings.points, self.settings.parameters)
+                members = second.members_at(old, step, points, partial(run_steps, earlier, self.request.unrolled.begin))
+            found.append(second.check(step, new, members))
+        evaluated = [count for _, count in found]
+        return [words for wrong, _ in found for words in wrong], sum(evaluated) if all(evaluated) else 0
 
-    def _same(self, number: int, step: Step) -> bool:
+    def _same(self, number: int) -> bool:
         """Does the engine come to the same bits again?"""
-        box = Box.point(self.plan.begin) if number == 1 else self.engine.restore(self.before(number), self.threat)
-        again, _ = self.engine.advance(box, step, self.threat)
-        mine, kept = again.arrays(), self.arrays[number]
-        return all(np.array_equal(value, kept[name]) for name, value in mine.items())
-
-
-def _opinion(checked: int, points: int, wrong: list[str], empty: list[int], unknown: str) -> Check:
-    """What the second opinion came to; `empty`: steps without a point, `unknown`: what it has no rule for."""
-    holds: bool | None = not (wrong or empty)
-    words = "every result is in the stored set"
-    if wrong:
-        words = "; ".join(wrong[:5])
-    elif unknown:
-        holds, words = None, unknown
-    elif empty:
-        words = f"nothing could be evaluated for step(s) {', '.join(map(str, empty[:9]))}"
-    return Check("second opinion", holds, f"{checked} step(s) evaluated at {points} points in ball arithmetic: {words}")
+        self.hear(f"step {number} again")
+        plan, threat = self.request.unrolled, self.request.members
+        start = Box.point(plan.begin) if number == 1 else self.engine.restore(self.before(number), threat)
+        again, _ = self.engine.advance(start, plan.steps[number - 1], threat)
+        return all(np.array_equal(value, self.arrays[number][name]) for name, value in again.arrays().items())
 
 
 def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Check:
@@ -212,9 +195,8 @@ def _answers(run: CertifiedRun, hear: Hear) -> list[Check]:
     else:
         assert run.test is not None
         again = run.certify_inputs(inputs)
-        limited = (
-            prediction_named(run.prediction).solves and not run.repeatable
-        )  # a solver out of time may certify less
+        # A solver out of time may certify less.
+        limited = prediction_named(run.prediction).solves and not run.repeatable
         same = bool(((again.classes == run.test.classes) | (limited & (again.classes == ABSTAIN))).all())
     words = "come out of the stored set again" if same else "do not come out of the stored set"
     return [Check("answers", bool(same), f"the answers for {len(inputs.x)} test points {words}")]

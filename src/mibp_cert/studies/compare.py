@@ -15,7 +15,7 @@ from mibp_cert.data import Dataset, Split
 from mibp_cert.doors import certify_training
 from mibp_cert.errors import Diverged, UserError
 from mibp_cert.nets import Network, Training
-from mibp_cert.parallel.sweep import spread
+from mibp_cert.parallel import spread
 from mibp_cert.threats import Threat
 
 COLUMNS = ("certified", "rate", "attacked", "clean", "radius", "seconds", "steps", "diverged")

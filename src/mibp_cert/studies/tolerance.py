@@ -23,7 +23,7 @@ from mibp_cert.doors import certify_training
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import Diverged, SoundnessError, UserError
 from mibp_cert.nets import Network, Training
-from mibp_cert.parallel.sweep import spread
+from mibp_cert.parallel import spread
 from mibp_cert.studies.compare import changed_by_attack
 from mibp_cert.threats import All, Budget, Catalogued, LabelFlips, Nothing, Threat
 

@@ -25,8 +25,7 @@ import numpy as np
 
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
-from mibp_cert.logic.compiler import Own
-from mibp_cert.logic.formulas import Expression, Formula, Truth
+from mibp_cert.logic import Expression, Formula, Own, Truth
 from mibp_cert.sets import RulesSet
 from mibp_cert.threats.base import ANY_ROW, Catalogued, Threat
 

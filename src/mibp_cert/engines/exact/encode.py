@@ -26,31 +26,61 @@ else as many pieces as it takes, each a straight line with an error of its own, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from mibp_cert.engines import interval, relax
-from mibp_cert.engines.exact.workspace import NONE, Symbolic, Workspace, rounding
-from mibp_cert.engines.rounding import Interval
-from mibp_cert.graph import Graph, Node, Rule, interpret
+from mibp_cert.engines.rounding import Interval, gamma
+from mibp_cert.graph import Graph, Node, Rule, Shape, interpret, product_index
 from mibp_cert.graph.functions import SMOOTH
-from mibp_cert.graph.ops import Shape, product_index
-from mibp_cert.solvers.program import Affine, Array, Index
+from mibp_cert.solvers.program import Affine, Array, Index, ProgramBuilder, with_columns
 
+NONE = -1
 LARGEST_PIECES = 32
 """Pieces of a smooth function at most."""
 
 
-class Encoder(Workspace):
+@dataclass(eq=False)
+class Symbolic:
+    """A node's value: affine expressions (flat), their ranges (shaped), and the variables made for them so far."""
+
+    affine: Affine
+    range: Interval
+    size: Array
+    """Per element, `|centre| + Σ|linear|·|v| + slack`: what rounding errors of the expression are relative to."""
+    variable: Index
+    """Per element, the variable that equals its normalised deviation (times `sign`), or −1."""
+    sign: Array
+    gate: Index
+    """Per element, the binary `1[element > 0]`, or −1."""
+
+    @property
+    def low(self) -> Array:
+        return self.range.low.ravel()
+
+    @property
+    def high(self) -> Array:
+        return self.range.high.ravel()
+
+    @property
+    def middle(self) -> Array:
+        return 0.5 * (self.low + self.high)
+
+    @property
+    def radius(self) -> Array:
+        return 0.5 * (self.high - self.low)
+
+
+class Encoder:
     """Interprets graphs over one program; see the module's text for the treatments."""
 
     def __init__(self, tolerance: float, *, bilinear: bool = False) -> None:
-        super().__init__(bilinear=bilinear)
-        self.tolerance = tolerance
+        self.builder, self.tolerance = ProgramBuilder(bilinear=bilinear), tolerance
         self.table: dict[str, Rule] = {
-            "const": lambda node: self.declare(Affine.constant(node.attribute.ravel()), node.attribute, node.attribute),
+            "const": lambda node: self.box(node.attribute, node.attribute),
             "add": self._add,
             "scale": self._scale,
             "contract": self._contract,
@@ -67,6 +97,95 @@ class Encoder(Workspace):
         with np.errstate(all="ignore"):
             return interpret(graph, self.table, inputs, engine="mibp")
 
+    # Values and the variables that stand for them -------------------------------------------------------------------------
+
+    def declare(self, affine: Affine, low: Array, high: Array) -> Symbolic:
+        """A value with known bounds (shaped), and no variables yet."""
+        reach = np.abs(self.builder.middle) + self.builder.reach
+        size: Array = np.abs(affine.centre) + abs(self._columns(affine.linear)) @ reach + affine.slack
+        none = np.full(len(size), NONE, dtype=np.intp)
+        return Symbolic(affine, Interval(low, high), size, none, np.ones(len(size)), none.copy())
+
+    def box(self, low: Array, high: Array) -> Symbolic:
+        """An input that ranges over a box, with one variable per element of positive width."""
+        return self.declare(Affine.box(self.builder, low.ravel(), high.ravel()), low, high)
+
+    def _columns(self, matrix: Any) -> Any:
+        return with_columns(matrix, self.builder.variables)
+
+    def deviation(self, value: Symbolic, elements: Index) -> tuple[Index, Array]:
+        """Variables and signs with `element = middle + radius·sign·e`, made on demand and kept.
+
+        An element that is already a multiple of one variable uses that one; any other gets a variable `e ∈ [−1, 1]` with the
+        row `|middle + radius·e − centre − linear·v| ≤ slack`.
+        """
+        fresh = np.unique(elements[value.variable[elements] == NONE])
+        if len(fresh):
+            self._reuse_single_variables(value, fresh)
+            fresh = fresh[value.variable[fresh] == NONE]
+        if len(fresh):
+            variables = self.builder.add_variables(len(fresh))
+            radius, affine = value.radius[fresh], value.affine
+            own = self.builder.matrix(np.arange(len(fresh)), variables, radius)
+            offset = affine.centre[fresh] - value.middle[fresh]
+            rows = own - self._columns(affine.linear)[fresh]
+            self.builder.add_rows(rows, offset - affine.slack[fresh], offset + affine.slack[fresh], variables)
+            value.variable[fresh] = variables
+        return value.variable[elements], value.sign[elements]
+
+    def _reuse_single_variables(self, value: Symbolic, elements: Index) -> None:
+        linear = value.affine.linear
+        count = np.diff(linear.indptr)[elements]
+        # Slack that is mere rounding is covered by the tolerance that proven bounds are moved outward by.
+        single = elements[(count == 1) & (value.affine.slack[elements] <= 1e-9 * value.radius[elements])]
+        variables = linear.indices[linear.indptr[single]].astype(np.intp)
+        coefficients = linear.data[linear.indptr[single]]
+        middle = value.affine.centre[single] + coefficients * self.builder.middle[variables]
+        radius = np.abs(coefficients) * self.builder.reach[variables]
+        # Only if the range is the variable's own; else a new variable carries the tighter range.
+        off = np.maximum(np.abs(middle - value.middle[single]), np.abs(radius - value.radius[single]))
+        same = off <= 1e-9 * radius
+        value.variable[single[same]] = variables[same]
+        value.sign[single[same]] = np.sign(coefficients[same])
+
+    def _argument(self, z: Symbolic, elements: Index) -> tuple[Index, Array, Array]:
+        """Variables `v`, slopes and constants with `z = constant + slope·v`; a variable may be a gate, `e = 2v − 1`."""
+        variables, sign = self.deviation(z, elements)
+        slope, shift = self.unit(variables)
+        reach = sign * z.radius[elements]
+        return variables, reach * slope, z.middle[elements] + reach * shift
+
+    def unit(self, variables: Index) -> tuple[Array, Array]:
+        """Slope and shift of the normalised deviation `e ∈ [−1, 1]`: the variable itself, or `2g − 1` for a gate."""
+        gate = self.builder.integer[variables]
+        return np.where(gate, 2.0, 1.0), np.where(gate, -1.0, 0.0)
+
+    def _gates(self, z: Symbolic, elements: Index) -> Index:
+        """Binaries `g = 1[z > 0]` of the unstable elements: `z ≤ u·g`, `z ≥ l·(1 − g)`."""
+        fresh = elements[z.gate[elements] == NONE]
+        if len(fresh):
+            e, slope, middle = self._argument(z, fresh)
+            g = self.builder.add_variables(len(fresh), 0.0, 1.0, integer=True)
+            low, high = z.low[fresh], z.high[fresh]
+            self._rows((e, slope), (g, -high), upper=-middle, owner=g)
+            self._rows((e, slope), (g, low), lower=low - middle, owner=g)
+            z.gate[fresh] = g
+        return z.gate[elements]
+
+    def _rows(
+        self,
+        *terms: tuple[Index, Array | float],
+        owner: Index,
+        lower: Array | float = -np.inf,
+        upper: Array | float = np.inf,
+    ) -> None:
+        """One row per entry of the variable arrays: `lower ≤ Σ coefficient·variable ≤ upper`."""
+        count = len(owner)
+        rows = np.concatenate([np.arange(count)] * len(terms))
+        columns = np.concatenate([variables for variables, _ in terms])
+        data = np.concatenate([np.broadcast_to(coefficient, (count,)) for _, coefficient in terms])
+        self.builder.add_rows(self.builder.matrix(rows, columns, data, count), lower, upper, owner)
+
     # Linear operations -----------------------------------------------------------------------------------------------
 
     def _finish(self, node: Node, affine: Affine, *operands: Symbolic) -> Symbolic:
@@ -77,10 +196,11 @@ class Encoder(Workspace):
         return self.declare(affine, both.low, both.high)
 
     def _add(self, node: Node, a: Symbolic, b: Symbolic) -> Symbolic:
-        ia, ib = (_broadcast_index(operand.range.low.shape, node.shape) for operand in (a, b))
-        linear = self._columns(a.affine.linear)[ia] + self._columns(b.affine.linear)[ib]
-        slack = a.affine.slack[ia] + b.affine.slack[ib] + rounding(4) * (a.size[ia] + b.size[ib])
-        return self._finish(node, Affine(a.affine.centre[ia] + b.affine.centre[ib], linear, slack), a, b)
+        ia, ib = (np.broadcast_to(_numbers(operand.range.low.shape), node.shape).ravel() for operand in (a, b))
+        one, two = a.affine[ia], b.affine[ib]
+        slack = one.slack + two.slack + rounding(4) * (a.size[ia] + b.size[ib])
+        linear = self._columns(one.linear) + self._columns(two.linear)
+        return self._finish(node, Affine(one.centre + two.centre, linear, slack), a, b)
 
     def _scale(self, node: Node, a: Symbolic) -> Symbolic:
         factor, size = float(node.attribute.value), float(node.attribute.size)
@@ -88,26 +208,19 @@ class Encoder(Workspace):
         return self._finish(node, Affine(factor * a.affine.centre, factor * a.affine.linear, slack), a)
 
     def _sum(self, node: Node, a: Symbolic) -> Symbolic:
-        shape = a.range.low.shape
-        ends = np.zeros(shape, dtype=np.intp) + np.arange(int(np.prod(node.shape))).reshape(
-            [1 if axis - len(shape) in node.attribute else size for axis, size in enumerate(shape)]
-        )
-        add = sparse.csr_matrix((np.ones(ends.size), (ends.ravel(), np.arange(ends.size))))
+        totals = np.expand_dims(_numbers(node.shape), node.attribute)
+        ends = np.broadcast_to(totals, a.range.low.shape).ravel()
+        add = sparse.csr_matrix((np.ones(ends.size), (ends, np.arange(ends.size))))
         slack = add @ (a.affine.slack + rounding(ends.size) * a.size)
         return self._finish(node, Affine(add @ a.affine.centre, add @ a.affine.linear, slack), a)
 
     def _gather(self, node: Node, a: Symbolic) -> Symbolic:
-        shape = a.range.low.shape
-        places = np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)
-        inside = node.attribute.of(np.ones(shape)).ravel() > 0
-        index = np.where(inside, node.attribute.of(places).ravel(), 0)
+        index = node.attribute.of(_numbers(a.range.low.shape) + 1).ravel() - 1  # −1 outside, where all is 0
+        inside = index >= 0
         keep = inside.astype(np.float64)
-        linear = sparse.csr_matrix(sparse.diags(keep) @ a.affine.linear[index])
-        linear.eliminate_zeros()
-        affine = Affine(keep * a.affine.centre[index], linear, keep * a.affine.slack[index])
         both = interval.TABLE["gather"](node, a.range)
         variable, gate = np.where(inside, a.variable[index], NONE), np.where(inside, a.gate[index], NONE)
-        return Symbolic(affine, both, keep * a.size[index], variable, a.sign[index], gate)
+        return Symbolic(a.affine[index].times(keep), both, keep * a.size[index], variable, a.sign[index], gate)
 
     def _reshape(self, node: Node, a: Symbolic) -> Symbolic:
         # The same elements: variables made for one are the other's.
@@ -149,17 +262,15 @@ class Encoder(Workspace):
         var_a, sign_a = self.deviation(a, ia)
         var_b, sign_b = self.deviation(b, ib)
         q = self.builder.add_variables(len(ia))
-        gate_a, gate_b = self.builder.integer[var_a], self.builder.integer[var_b]
         (slope_a, shift_a), (slope_b, shift_b) = self.unit(var_a), self.unit(var_b)
-        for s_a, s_b in ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0)):
-            terms = (q, 1.0), (var_a, -s_a * slope_a), (var_b, -s_b * slope_b)
-            end = s_a * shift_a + s_b * shift_b
-            if s_a == s_b:  # q ≥ s·e_a + s·e_b − 1
-                self._rows(*terms, lower=end - 1, owner=q)
-            else:  # q ≤ s·e_a − s·e_b + 1
-                self._rows(*terms, upper=end + 1, owner=q)
+        for s in (1.0, -1.0):  # q ≥ s·e_a + s·e_b − 1
+            terms = (q, 1.0), (var_a, -s * slope_a), (var_b, -s * slope_b)
+            self._rows(*terms, lower=s * (shift_a + shift_b) - 1.0, owner=q)
+        for s in (1.0, -1.0):  # q ≤ s·e_a − s·e_b + 1
+            terms = (q, 1.0), (var_a, -s * slope_a), (var_b, s * slope_b)
+            self._rows(*terms, upper=s * (shift_a - shift_b) + 1.0, owner=q)
         if self.builder.bilinear:
-            true = ~(gate_a | gate_b)
+            true = ~(self.builder.integer[var_a] | self.builder.integer[var_b])
             self.builder.add_triples(q[true], var_a[true], var_b[true])
         return q, sign_a * sign_b
 
@@ -168,10 +279,7 @@ class Encoder(Workspace):
     def _relu(self, node: Node, z: Symbolic) -> Symbolic:
         on, off = z.low >= 0, z.high <= 0
         kink = np.flatnonzero(~on & ~off)
-        keep = sparse.diags(on.astype(np.float64))
-        centre, slack = np.where(on, z.affine.centre, 0.0), np.where(on, z.affine.slack, 0.0)
-        linear = sparse.csr_matrix(keep @ self._columns(z.affine.linear))
-        linear.eliminate_zeros()
+        affine = z.affine.times(on.astype(np.float64))
         if len(kink):
             g = self._gates(z, kink)
             e, slope, middle = self._argument(z, kink)
@@ -181,9 +289,10 @@ class Encoder(Workspace):
             self._rows((y, half), (e, -slope), lower=middle - half, owner=y)
             self._rows((y, half), (e, -slope), (g, -low), upper=middle - half - low, owner=y)
             self._rows((y, half), (g, -high), upper=-half, owner=y)
-            centre[kink] = half
-            linear = self._columns(linear) + self.builder.matrix(kink, y, half, len(centre))
-        return self._finish(node, Affine(centre, linear, slack), z)
+            affine.centre[kink] = half
+            linear = self._columns(affine.linear) + self.builder.matrix(kink, y, half, len(on))
+            affine = replace(affine, linear=linear)
+        return self._finish(node, affine, z)
 
     def _gate(self, node: Node, z: Symbolic) -> Symbolic:
         on, off = (z.low >= 0, z.high < 0) if node.attribute else (z.low > 0, z.high <= 0)
@@ -196,15 +305,13 @@ class Encoder(Workspace):
     # Smooth functions ------------------------------------------------------------------------------------------------
 
     def _smooth(self, node: Node, z: Symbolic) -> Symbolic:
-        name, line = node.attribute, relax.smooth_line(node.attribute, z.low, z.high)
-        slope, bottom, top = line.slope, line.bottom, line.top
+        line = relax.smooth_line(node.attribute, z.low, z.high)
+        bottom, top, sloped = line.bottom, line.top, z.affine.times(line.slope)
         plain = interval.TABLE["smooth"](node, z.range)
         middle = np.where(np.isfinite(top - bottom), 0.5 * (bottom + top), 0.0)
         half = np.nextafter(np.maximum(top - middle, middle - bottom) * (1.0 + rounding(2)), np.inf)
-        size = np.abs(slope)
-        slack = size * z.affine.slack + half + rounding(8) * (size * z.size + np.abs(middle))
-        centre = slope * z.affine.centre + middle
-        linear = sparse.csr_matrix(sparse.diags(slope) @ self._columns(z.affine.linear))
+        slack = sloped.slack + half + rounding(8) * (np.abs(line.slope) * z.size + np.abs(middle))
+        affine = Affine(sloped.centre + middle, sloped.linear, slack)
         # One line leaves `half`, m pieces leave `half/m²`: as many as the tolerance asks for.
         asked = self.tolerance * 0.5 * (plain.high - plain.low).ravel()
         with np.errstate(all="ignore"):
@@ -212,16 +319,13 @@ class Encoder(Workspace):
         pieces = np.where(np.isfinite(pieces) & (z.radius > 0), np.clip(pieces, 1, LARGEST_PIECES), 1).astype(np.intp)
         for count in np.unique(pieces[pieces > 1]).tolist():
             chosen = np.flatnonzero(pieces == count)
-            own, values, slack[chosen] = self._piecewise(name, z, chosen, count)
+            own, values, error = self._piecewise(node.attribute, z, chosen, count)
             rises = np.diff(values, axis=1)
-            centre[chosen] = values[:, 0] + 0.5 * rises.sum(axis=1)
-            keep = np.ones(len(centre))
-            keep[chosen] = 0.0
-            parts = self.builder.matrix(np.repeat(chosen, count), own.ravel(), 0.5 * rises.ravel(), len(centre))
-            linear = sparse.diags(keep) @ self._columns(linear) + parts
-        linear = sparse.csr_matrix(linear)
-        linear.eliminate_zeros()
-        return self._finish(node, Affine(centre, linear, slack), z)
+            affine = affine.times(np.where(pieces == count, 0.0, 1.0))
+            affine.centre[chosen], affine.slack[chosen] = values[:, 0] + 0.5 * rises.sum(axis=1), error
+            parts = self.builder.matrix(np.repeat(chosen, count), own.ravel(), 0.5 * rises.ravel(), len(pieces))
+            affine = replace(affine, linear=self._columns(affine.linear) + parts)
+        return self._finish(node, affine, z)
 
     def _piecewise(self, name: str, z: Symbolic, elements: Index, count: int) -> tuple[Index, Array, Array]:
         """Variables `e` (elements × pieces), values at the `count + 1` points, and what the straight lines between them miss.
@@ -232,15 +336,14 @@ class Encoder(Workspace):
         low, high = z.low[elements], z.high[elements]
         points = low[:, None] + (high - low)[:, None] * (np.arange(count + 1) / count)
         points[:, 0], points[:, -1] = low, high
-        values, function = SMOOTH[name].value(points), SMOOTH[name]
-        gap = np.diff(points, axis=1).max(axis=1) * (1.0 + rounding(4))
+        function, steps = SMOOTH[name], np.diff(points, axis=1)
+        values, gap = function.value(points), steps.max(axis=1) * (1.0 + rounding(4))
         error = gap * gap / 8.0 * function.curvature(low, high) * (1.0 + rounding(4))
         error = error + relax.margin(function, points, values).max(axis=1)
         error = error + rounding(4 * count + 8) * np.abs(values).max(axis=1)
         n = len(elements)
         e = self.builder.add_variables(n * count).reshape(n, count)
         variables, slope, middle = self._argument(z, elements)
-        steps = np.diff(points, axis=1)
         terms: list[tuple[Index, Array | float]] = [(e[:, j], 0.5 * steps[:, j]) for j in range(count)]
         constant = points[:, 0] + 0.5 * steps.sum(axis=1)
         # Rounding of the points and of this row, as an allowance in the row itself.
@@ -256,6 +359,11 @@ class Encoder(Workspace):
         return e, values, error + slip * (steepest + gap * function.curvature(low, high))
 
 
-def _broadcast_index(shape: Shape, target: Shape) -> Index:
-    """Flat element numbers of an operand, broadcast to the target's shape."""
-    return np.broadcast_to(np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape), target).ravel()
+def _numbers(shape: Shape) -> Index:
+    """The flat number of every element."""
+    return np.arange(int(np.prod(shape)), dtype=np.intp).reshape(shape)
+
+
+def rounding(terms: int) -> float:
+    """Relative error of a sum of `terms` products here, and once more in a training run that is to be enclosed."""
+    return 2.0 * gamma(terms + 8)

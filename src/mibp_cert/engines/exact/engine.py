@@ -1,36 +1,57 @@
 """The `mibp` engine: exact minimum and maximum of every new parameter over one step (or several), box in between.
 
-Each step is encoded once and solved for all 2m objectives. Where the honest gap of a bound is above what was asked for, the
-next finer treatment of second-order terms is tried for that parameter: a smaller slack, then true bilinear terms if the solver
-has them. Bounds from all treatments and the pre-analysis are sound, so they are intersected.
+A step is encoded once and solved for all 2m objectives, in parallel. For an output `c + g·v ± s` these are `min g·v` and `max
+g·v` over the part of the program that `g` reaches, scaled so that `Σ|g| = 1`. What is kept is the solver's *proven* bound, moved
+outward by the solver's feasibility tolerance and the slack, and intersected with the pre-analysis. The solver's best point is
+evaluated through the `concrete` graph: that true value brackets the optimum from inside, and `outer − inner` is the honest gap.
+
+Where the honest gap of a bound is above what was asked for, the next finer treatment of second-order terms is tried for that
+parameter: a smaller slack, then true bilinear terms if the solver has them. Bounds from all treatments and the pre-analysis are
+sound, so they are intersected.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Self, final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
-from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
+from mibp_cert.engines.base import (
+    Box,
+    Engine,
+    EngineSettings,
+    Inputs,
+    Maker,
+    ParameterSet,
+    Progress,
+    SolverSettings,
+    StepReport,
+    Wanted,
+)
 from mibp_cert.engines.exact.encode import Encoder, Symbolic
-from mibp_cert.engines.exact.solve import Declare, End, Task, bound_outputs
+from mibp_cert.engines.exact.polish import Search
 from mibp_cert.engines.interval import IntervalEngine, enclose
 from mibp_cert.engines.rounding import Array, Interval
-from mibp_cert.engines.settings import EngineSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Layout, Step
-from mibp_cert.parallel import WorkerPool
+from mibp_cert.parallel import WorkerPool, split
 from mibp_cert.sets import ThreatSet
-from mibp_cert.solvers import FEASIBILITY, Capability, solver_named
+from mibp_cert.solvers import FEASIBILITY, Bound, Capability, Limits, Objective, Program, Status, solver_named
+from mibp_cert.solvers.program import FREE, Affine, Index, with_columns
 
 log = logging.getLogger(__name__)
+
+Declare = Callable[[Encoder], dict[str, Symbolic]]
+"""Introduces the inputs of a graph."""
 
 TREATMENTS = ((2e-3, False), (1e-4, False), (1e-4, True))
 """(tolerance of the slack, keep true bilinear terms), from coarse to fine."""
@@ -53,21 +74,16 @@ class MibpEngine(Engine):
     solves = True
 
     def __init__(
-        self,
-        settings: SolverSettings | None = None,
-        *,
-        unroll: int = 1,
-        progress: Progress | None = None,
-        pool: WorkerPool | None = None,
+        self, settings: SolverSettings | None = None, progress: Progress | None = None, pool: WorkerPool | None = None
     ) -> None:
-        self.settings, self.unroll = settings or SolverSettings(), unroll
+        self.settings = settings or SolverSettings()
         self.progress = progress or (lambda done, total: None)
         self.pool = pool or WorkerPool(self.settings.jobs, self.settings.parallel)
-        self._treatments = treatments(self.settings)
+        self._solved = partial(bound_graph, ladder=treatments(self.settings), settings=self.settings, pool=self.pool)
 
     @classmethod
     def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
-        return cls(settings.solver, unroll=settings.unroll, progress=progress)
+        return cls(settings.solver, progress)
 
     @classmethod
     def check_settings(cls, settings: EngineSettings) -> None:
@@ -86,9 +102,7 @@ class MibpEngine(Engine):
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[Box, StepReport]:
         start = time.perf_counter()
         declare = partial(declare_training, box=state, step=step, threat=threat)
-        found, report = bound_graph(
-            step.graph, declare, self._treatments, self.settings, self.pool, progress=self.progress
-        )
+        found, report = self._solved(step.graph, declare, progress=self.progress)
         report.seconds = time.perf_counter() - start
         return Box(found.lower, found.upper), report
 
@@ -113,15 +127,8 @@ class MibpEngine(Engine):
             rows = np.flatnonzero(asked.any(axis=1))
             part, chosen = inputs.take(rows), asked[rows]
         elements = np.flatnonzero(chosen.ravel())
-        brackets, report = bound_graph(
-            make(len(part.x)),
-            partial(declare_inputs, layout=layout, state=state, inputs=part),
-            self._treatments,
-            self.settings,
-            self.pool,
-            elements=elements,
-            enough=wanted.enough,
-        )
+        declare = partial(declare_inputs, layout=layout, state=state, inputs=part)
+        brackets, report = self._solved(make(len(part.x)), declare, elements=elements, enough=wanted.enough)
         found = Interval(brackets.lower, brackets.upper)[elements]
         low, high = np.array(known.low), np.array(known.high)
         low[asked] = np.maximum(low[asked], found.low)
@@ -174,10 +181,8 @@ class Brackets:
         low, high = ends
         self.lower[element] = max(self.lower[element], low.outer)
         self.upper[element] = min(self.upper[element], high.outer)
-        if low.inner is not None:
-            self.inner_low[element] = min(self.inner_low[element], low.inner)
-        if high.inner is not None:
-            self.inner_high[element] = max(self.inner_high[element], high.inner)
+        self.inner_low[element] = min(self.inner_low[element], low.inner)
+        self.inner_high[element] = max(self.inner_high[element], high.inner)
         self.proven[:, element] |= [end.usable for end in ends]
 
     def withdraw(self, plain_low: Array, plain_high: Array, tolerance: float = 0.0) -> int:
@@ -248,7 +253,7 @@ def bound_graph(
         np.concatenate([getattr(plain[n], e).ravel() for n in graph.outputs]) for e in ("low", "high")
     )
     # True values may break the data's own constraints by the solver's tolerance.
-    slip = 4.0 * FEASIBILITY if task.program.free_rows()[0].shape[0] else 0.0
+    slip = 4.0 * FEASIBILITY if (task.program.owner == FREE).any() else 0.0
     withdrawn = brackets.withdraw(plain_low, plain_high, tolerance=slip)
     if withdrawn:
         words = "%d bound(s) were contradicted by a true value and are replaced by plain interval bounds."
@@ -268,3 +273,135 @@ def _count_unstable(graph: Graph, values: list[Symbolic], report: StepReport) ->
                 report.unstable_relus += count
             elif node.attribute:
                 report.unstable_gates += count
+
+
+@dataclass(frozen=True, eq=False)
+class End:
+    """One end of one output: the bound proven from outside, the true value reached inside, and what it took.
+
+    Where no true value was reached, `inner` is +∞ for the lower end and −∞ for the upper one.
+    """
+
+    outer: float
+    inner: float
+    nodes: int
+    usable: bool
+    """Whether the solver (or the closed form) proved anything; else `outer` is the pre-analysis."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Everything a worker needs to bound outputs of one graph; plain arrays and frozen data, so that it pickles."""
+
+    graph: Graph
+    program: Program
+    inputs: dict[str, Symbolic]
+    output: Affine
+    low: Array
+    high: Array
+    gates: dict[int, tuple[Index, Array]]
+    """Per node with unstable elements: their binaries (−1 elsewhere) and the radii of the node's range."""
+    settings: SolverSettings
+    deadline: float
+    both: bool = True
+    """Bound both ends, or the lower one only."""
+
+    @classmethod
+    def encode(
+        cls,
+        graph: Graph,
+        declare: Declare,
+        encoder: Encoder,
+        settings: SolverSettings,
+        deadline: float,
+        both: bool = True,
+    ) -> tuple[Task, list[Symbolic]]:
+        """Encode a graph whose inputs `declare` introduces; outputs are laid end to end in the graph's order."""
+        inputs = declare(encoder)
+        values = encoder.encode(graph, inputs)
+        outputs = [values[number] for number in graph.outputs.values()]
+        columns = encoder.builder.variables
+        output = Affine(
+            np.concatenate([o.affine.centre for o in outputs]),
+            sparse.vstack([with_columns(o.affine.linear, columns) for o in outputs], format="csr"),
+            np.concatenate([o.affine.slack for o in outputs]),
+        )
+        low, high = np.concatenate([o.low for o in outputs]), np.concatenate([o.high for o in outputs])
+        gates = {n: (value.gate, value.radius) for n, value in enumerate(values) if (value.gate >= 0).any()}
+        return cls(graph, encoder.builder.finish(), inputs, output, low, high, gates, settings, deadline, both), values
+
+    def unproven(self, element: int) -> tuple[End, End]:
+        """The ends of an output that no solver said anything about."""
+        low, high = float(self.low[element]), float(self.high[element])
+        return End(low, math.inf, 0, False), End(high, -math.inf, 0, False)
+
+
+def bound_outputs(pool: WorkerPool, task: Task, elements: Index) -> Iterator[tuple[int, tuple[End, End]]]:
+    """Lower and upper end of the listed outputs, in order of completion."""
+    # Small groups balance the load; the program travels once per group.
+    groups = split(elements.tolist(), max(1, math.ceil(len(elements) / 4)))
+    for element, ends in pool.map(_bound_group, task, groups):
+        yield element, ends or task.unproven(element)
+
+
+def _bound_group(task: Task, elements: list[int]) -> list[tuple[End, End]]:
+    """Runs in a worker process."""
+    return [_bound_element(task, element) for element in elements]
+
+
+def _bound_element(task: Task, element: int) -> tuple[End, End]:
+    span = slice(task.output.linear.indptr[element], task.output.linear.indptr[element + 1])
+    program, numbers = task.program.cut(task.output.linear.indices[span].astype(np.intp))
+    coefficients = task.output.linear[element, numbers].toarray().ravel()
+    scale = float(np.abs(coefficients).sum())
+    if not math.isfinite(scale):
+        return task.unproven(element)
+    scale = scale or 1.0  # an output that depends on nothing is its own bound
+    objectives = [Objective(coefficients / scale, maximise) for maximise in ((False, True) if task.both else (False,))]
+    bounds = _solve(task, program, objectives)
+    base, slack = float(task.output.centre[element]), float(task.output.slack[element])
+    slack += FEASIBILITY * scale + 1e-12 * (abs(base) + scale)
+    ends = []
+    for objective, bound in zip(objectives, bounds, strict=True):
+        usable = math.isfinite(bound.proven)
+        outer = limit = float(task.high[element] if objective.maximise else task.low[element])
+        if usable:
+            value = base + scale * bound.proven
+            outer = min(limit, value + slack) if objective.maximise else max(limit, value - slack)
+        inner = _true_value(task, element, numbers, bound.solution, 1.0 if objective.maximise else -1.0, outer)
+        ends.append(End(outer, inner, bound.nodes, usable))
+    return ends[0], ends[1] if task.both else task.unproven(element)[1]
+
+
+def _solve(task: Task, program: Program, objectives: list[Objective]) -> list[Bound]:
+    settings = task.settings
+    if program.rows == 0 and len(program.triples) == 0:
+        return [_closed_form(program, objective) for objective in objectives]
+    seconds = min(settings.seconds_per_program, (task.deadline - time.time()) / len(objectives))
+    if seconds <= 0.0 or settings.nodes_per_program == 0:
+        return [Bound(math.nan, None, None, Status.LIMIT, 0, 0.0) for _ in objectives]
+    limits = Limits(seconds, settings.nodes_per_program, 0.25 * settings.gap)
+    return solver_named(settings.solver).solve(program, objectives, limits)
+
+
+def _closed_form(program: Program, objective: Objective) -> Bound:
+    """A linear objective over a box: each variable at the end that its coefficient asks for."""
+    at_upper = (objective.coefficients > 0) == objective.maximise
+    solution = np.where(at_upper, program.upper, program.lower)
+    value = float(objective.coefficients @ solution)
+    return Bound(value, value, solution, Status.OPTIMAL, 0, 0.0)
+
+
+def _true_value(task: Task, element: int, numbers: Index, solution: Array | None, sign: float, outer: float) -> float:
+    """A true value of the output near the solver's point, by ordinary evaluation of the graph."""
+    if solution is None:
+        return -sign * math.inf
+    program = task.program
+    v = 0.5 * (program.lower + program.upper)
+    v[numbers] = np.clip(solution, program.lower[numbers], program.upper[numbers])
+    reached = np.zeros(program.variables, dtype=bool)
+    reached[numbers] = True
+    gates = {node: (np.where((g >= 0) & reached[g], g, -1), radius) for node, (g, radius) in task.gates.items()}
+    radius = max(0.5 * float(task.high[element] - task.low[element]), task.settings.floor)
+    search = Search(task.graph, element, sign, task.inputs, program, program.free_rows(reached), gates)
+    return sign * search.best(v, sign * outer - 0.5 * task.settings.gap * radius)

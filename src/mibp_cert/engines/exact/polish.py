@@ -21,9 +21,10 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
-from mibp_cert.engines.exact.workspace import Symbolic
+from mibp_cert.engines.adjoint import transposed
+from mibp_cert.engines.exact.encode import Symbolic
 from mibp_cert.engines.rounding import Array
-from mibp_cert.graph import Graph, Node, backward, evaluate, interpret, parse_spec
+from mibp_cert.graph import Graph, Node, backward, evaluate, interpret
 from mibp_cert.graph.functions import SMOOTH
 from mibp_cert.graph.interpret import TABLE
 from mibp_cert.solvers import FEASIBILITY
@@ -35,162 +36,160 @@ MARGIN = 1e-6
 TRUST = (1e-3, 0.05, 0.3, 2.0)
 """How far a deviation may move in one round; the smallest radius that can satisfy the gates is taken."""
 
+ROUNDS = 8
+
 
 @dataclass(frozen=True, eq=False)
-class Point:
-    """Inputs of a graph as functions of deviations `v` of a program, `centre + linear·v`, clipped to their ranges; and the output
-    in question, number `element` of all outputs laid end to end."""
+class Tangent:
+    """At a point: the gradient of `sign·output` (which is to grow), and of the claimed gates' arguments values, gradients and
+    margins, turned so that they are to be positive; all in deviations `v`."""
+
+    gain: Array
+    arguments: Array
+    slopes: Array
+    margins: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search for large values of `sign·output`, the output being number `element` of all outputs laid end to end.
+
+    Inputs of the graph are functions of deviations `v` of the program, `centre + linear·v`, clipped to their ranges.
+    """
 
     graph: Graph
     element: int
+    sign: float
     inputs: Mapping[str, Symbolic]
     program: Program
     limits: tuple[Any, Array, Array]
     """The data's own constraints on the variables in play: `low ≤ matrix·v ≤ high`, as (matrix, low, high)."""
+    gates: Mapping[int, tuple[Index, Array]]
+    """Per node: the program's binary for each element (−1 where there is none), and the radii of that node's range."""
 
-    def settled(self, v: Array) -> Array:
+    def best(self, v: Array, target: float) -> float:
+        """The largest true value of `sign·output` found from `v`, −∞ if none; stops once it reaches `target`."""
+        v = self._settled(v)
+        best = self._value(v)
+        claims = {n: np.where(g >= 0, np.round(v[np.maximum(g, 0)]), np.nan) for n, (g, _) in self.gates.items()}
+        for number in range(ROUNDS):
+            if best >= target:
+                break
+            # Small moves keep second-order errors below the margin; where they do not, the margin grows from round to round.
+            tangent = self._linearise(v, claims, 4.0**number)
+            steep = np.abs(tangent.slopes).sum(axis=0) + np.abs(tangent.gain) > 0
+            moving = np.flatnonzero(steep & ~self.program.integer)
+            trusts = TRUST[1:] if (tangent.arguments > 0).all() else TRUST
+            moves = (self._direction(v, tangent, moving, trust) for trust in trusts if len(moving))
+            move = next((move for move in moves if move is not None), None)
+            if move is None:
+                break
+            v = v.copy()
+            v[moving] = np.clip(v[moving] + move, self.program.lower[moving], self.program.upper[moving])
+            best = max(best, self._value(v))
+        return best
+
+    def _settled(self, v: Array) -> Array:
         """`v` with discrete variables made whole and products recomputed."""
         v = np.where(self.program.integer, np.round(v), v)
-        if len(self.program.triples):
-            q, a, b = self.program.triples.T
-            v[q] = v[a] * v[b]
+        q, a, b = self.program.triples.T
+        v[q] = v[a] * v[b]
         return v
 
-    def allowed(self, v: Array) -> bool:
-        """Do the data's own constraints hold, within the tolerance of the solvers?"""
-        matrix, low, high = self.limits
-        value = matrix @ v
-        return bool(((value >= low - FEASIBILITY) & (value <= high + FEASIBILITY)).all())
-
-    def at(self, v: Array) -> dict[str, Array]:
+    def _at(self, v: Array) -> dict[str, Array]:
         values = {}
         for name, known in self.inputs.items():
             flat = known.affine.centre + with_columns(known.affine.linear, len(v)) @ v
             values[name] = np.clip(flat.reshape(known.range.low.shape), known.range.low, known.range.high)
         return values
 
-    def value(self, v: Array) -> float:
-        """The output at `v`, by ordinary evaluation; NaN where `v` is no member."""
-        v = self.settled(v)
-        if not self.allowed(v):
-            return float("nan")
-        outputs = evaluate(self.graph, self.at(v))
-        return float(np.concatenate([outputs[name].ravel() for name in self.graph.outputs])[self.element])
+    def _value(self, v: Array) -> float:
+        """`sign·output` at `v`, by ordinary evaluation; −∞ where `v` breaks the data's own constraints, or where it overflows."""
+        v = self._settled(v)
+        matrix, low, high = self.limits
+        row = matrix @ v
+        if not ((row >= low - FEASIBILITY) & (row <= high + FEASIBILITY)).all():
+            return -np.inf
+        outputs = evaluate(self.graph, self._at(v))
+        value = self.sign * float(np.concatenate([outputs[n].ravel() for n in self.graph.outputs])[self.element])
+        return value if np.isfinite(value) else -np.inf
 
-
-@dataclass(frozen=True, eq=False)
-class Tangent:
-    """At a point: the gradient of `±output` (which is to grow), and of the claimed gates' arguments values, gradients, claimed
-    sides (±1) and margins; all in deviations `v`."""
-
-    gain: Array
-    arguments: Array
-    slopes: Array
-    side: Array
-    margins: Array
-
-
-def polish(
-    point: Point, v: Array, maximise: bool, gates: Mapping[int, tuple[Index, Array]], target: float, rounds: int = 8
-) -> float:
-    """Best true value of the output found from `v`; stops once it reaches `target`.
-
-    `gates[n]`: the program's binary for each element of node `n` (−1 where there is none), and the radii of that node's range.
-    """
-    sign = 1.0 if maximise else -1.0
-
-    def reached(v: Array) -> float:
-        value = sign * point.value(v)
-        return -np.inf if np.isnan(value) else value
-
-    v = point.settled(v)
-    best = reached(v)
-    claims = {n: np.where(g >= 0, np.round(v[np.maximum(g, 0)]), np.nan) for n, (g, _) in gates.items()}
-    radii = {n: radius for n, (_, radius) in gates.items()}
-    for number in range(rounds):
-        if best >= sign * target:
-            break
-        # Small moves keep second-order errors below the margin; where they do not, the margin grows from round to round.
-        tangent = _linearise(point, v, sign, claims, radii, 4.0**number)
-        moving = np.flatnonzero(
-            ((np.abs(tangent.slopes).sum(axis=0) + np.abs(tangent.gain)) > 0) & ~point.program.integer
+    def _direction(self, v: Array, tangent: Tangent, moving: Index, trust: float) -> Array | None:
+        """The module's linear program over the `moving` deviations; None where it has no solution."""
+        low = np.maximum(self.program.lower[moving] - v[moving], -trust)
+        high = np.minimum(self.program.upper[moving] - v[moving], trust)
+        limits, limit_low, limit_high = self.limits
+        now, limits = limits @ v, limits[:, moving]
+        above, below = np.isfinite(limit_high), np.isfinite(limit_low)
+        slopes, gain = tangent.slopes[:, moving], tangent.gain[moving]
+        scale = np.maximum(np.abs(slopes).max(axis=1, initial=0.0), 1e-300)
+        matrix = sparse.vstack(
+            [sparse.csr_matrix(-slopes / scale[:, None]), limits[above], -limits[below]], format="csr"
         )
-        if not len(moving):
-            break
-        settled = bool((tangent.side * tangent.arguments > 0).all())
-        moves = (_direction(point, v, tangent, moving, trust) for trust in (TRUST[1:] if settled else TRUST))
-        move = next((move for move in moves if move is not None), None)
-        if move is None:
-            break
-        v = v.copy()
-        v[moving] = np.clip(v[moving] + move, point.program.lower[moving], point.program.upper[moving])
-        best = max(best, reached(v))
-    return sign * best
+        ahead = (tangent.arguments - tangent.margins) / scale
+        right = np.concatenate(
+            [ahead, np.maximum((limit_high - now)[above], 0.0), np.maximum((now - limit_low)[below], 0.0)]
+        )
+        gain = gain / max(float(np.abs(gain).max()), 1e-300)
+        if not (np.isfinite(right).all() and np.isfinite(matrix.data).all() and np.isfinite(gain).all()):
+            return None  # numbers too large to be told apart: the point stays where it is
+        ends = np.stack([np.minimum(low, 0.0), np.maximum(high, 0.0)], axis=1)
+        rows = {"A_ub": matrix, "b_ub": right} if len(right) else {}
+        result = linprog(-gain, **rows, bounds=ends, method="highs")
+        return np.asarray(result.x) if result.status == 0 else None
+
+    def _linearise(self, v: Array, claims: Mapping[int, Array], grown: float) -> Tangent:
+        """The tangent at `v`, by reverse-mode derivatives of the output and of all claimed gates' arguments at once."""
+        graph, values = self.graph, _forced_values(self.graph, self._at(v), claims)
+        claimed = [(n, k) for n, claim in claims.items() for k in np.flatnonzero(~np.isnan(claim)).tolist()]
+        places = [self._output_place(), *claimed]
+        start = {n: np.zeros((len(places), *values[n].shape)) for n, _ in places}
+        for scalar, (n, k) in enumerate(places):
+            start[n][scalar].flat[k] = 1.0
+
+        def pull(number: int, node: Node, upstream: Array) -> list[tuple[int, Array]]:
+            match node.op:
+                case "input" | "const" | "gate":
+                    return []
+                case "relu":
+                    i = node.operands[0]
+                    return [(i, upstream * _sides(claims, i, np.heaviside(values[i], 0.0)))]
+                case "smooth":
+                    i = node.operands[0]
+                    return [(i, upstream * SMOOTH[node.attribute].slope(values[i]))]
+            return [
+                (i, transposed(node, place, upstream, values[i].shape, values[node.operands[-1 - place]]))
+                for place, i in enumerate(node.operands)
+            ]
+
+        gradients = backward(graph, start, pull)
+        total = np.zeros((len(places), len(v)))
+        for name, known in self.inputs.items():
+            flat = gradients.get(graph.inputs[name])
+            if flat is not None:
+                total += (with_columns(known.affine.linear, len(v)).T @ flat.reshape(len(places), -1).T).T
+        side = np.array([2.0 * claims[n][k] - 1.0 for n, k in claimed])
+        arguments = np.array([values[n].ravel()[k] for n, k in claimed])
+        margins = np.array([MARGIN * self.gates[n][1][k] for n, k in claimed]) * grown
+        return Tangent(self.sign * total[0], side * arguments, side[:, None] * total[1:], margins)
+
+    def _output_place(self) -> tuple[int, int]:
+        """Node of the output in question, and its place there."""
+        place = self.element
+        for number in self.graph.outputs.values():
+            size = int(np.prod(self.graph.nodes[number].shape))
+            if place < size:
+                return number, place
+            place -= size
+        raise AssertionError("there is no such output")
 
 
-def _direction(point: Point, v: Array, tangent: Tangent, moving: Index, trust: float) -> Array | None:
-    """The module's linear program over the `moving` deviations; None where it has no solution."""
-    low = np.maximum(point.program.lower[moving] - v[moving], -trust)
-    high = np.minimum(point.program.upper[moving] - v[moving], trust)
-    limits, limit_low, limit_high = point.limits
-    now, limits = limits @ v, limits[:, moving]
-    touching = np.flatnonzero(np.diff(limits.indptr) > 0)
-    limits, room = limits[touching], (limit_low[touching] - now[touching], limit_high[touching] - now[touching])
-    below, above = np.isfinite(room[0]), np.isfinite(room[1])
-    slopes, gain = tangent.slopes[:, moving], tangent.gain[moving]
-    scale = np.maximum(np.abs(slopes).max(axis=1, initial=0.0), 1e-300)
-    own = sparse.csr_matrix(-(tangent.side / scale)[:, None] * slopes)
-    matrix = sparse.vstack([own, limits[above], -limits[below]], format="csr")
-    ahead = (tangent.side * tangent.arguments - tangent.margins) / scale
-    right = np.concatenate([ahead, np.maximum(room[1][above], 0.0), np.maximum(-room[0][below], 0.0)])
-    gain = gain / max(float(np.abs(gain).max()), 1e-300)
-    if not (np.isfinite(right).all() and np.isfinite(matrix.data).all() and np.isfinite(gain).all()):
-        return None  # numbers too large to be told apart: the point stays where it is
-    ends = np.stack([np.minimum(low, 0.0), np.maximum(high, 0.0)], axis=1)
-    rows = {"A_ub": matrix, "b_ub": right} if len(right) else {}
-    result = linprog(-gain, **rows, bounds=ends, method="highs")
-    return np.asarray(result.x) if result.status == 0 else None
-
-
-def _linearise(
-    point: Point, v: Array, sign: float, claims: Mapping[int, Array], radii: Mapping[int, Array], grown: float
-) -> Tangent:
-    """The tangent at `v`, by reverse-mode derivatives of the output and of all claimed gates' arguments at once."""
-    graph, values = point.graph, _forced_values(point.graph, point.at(v), claims)
-    claimed = [(n, k) for n, claim in claims.items() for k in np.flatnonzero(~np.isnan(claim)).tolist()]
-    places = [_output_place(graph, values, point.element), *claimed]
-    start = {n: np.zeros((len(places), values[n].size)) for n in {n for n, _ in places}}
-    for scalar, (n, k) in enumerate(places):
-        start[n][scalar, k] += 1.0
-
-    def pull(number: int, node: Node, upstream: Array) -> list[tuple[int, Array]]:
-        if node.op in ("input", "const", "gate"):
-            return []
-        return list(zip(node.operands, _pull_back(node, upstream, values, claims), strict=True))
-
-    shaped = {n: own.reshape((len(places), *values[n].shape)) for n, own in start.items()}
-    gradients = backward(graph, shaped, pull)
-    total = np.zeros((len(places), len(v)))
-    for name, known in point.inputs.items():
-        flat = gradients.get(graph.inputs[name])
-        if flat is not None:
-            total += (with_columns(known.affine.linear, len(v)).T @ flat.reshape(len(places), -1).T).T
-    return Tangent(
-        sign * total[0],
-        np.array([values[n].ravel()[k] for n, k in claimed]),
-        total[1:],
-        np.array([2.0 * claims[n][k] - 1.0 for n, k in claimed]),
-        np.array([MARGIN * radii[n][k] for n, k in claimed]) * grown,
-    )
-
-
-def _output_place(graph: Graph, values: list[Array], element: int) -> tuple[int, int]:
-    """Node and place of an output, of all laid end to end."""
-    for number in graph.outputs.values():
-        if element < values[number].size:
-            return number, element
-        element -= values[number].size
-    raise AssertionError("there is no such output")
+def _sides(claims: Mapping[int, Array], argument: int, plain: Array) -> Array:
+    """The gates of a node: as claimed, and as they are where nothing is claimed."""
+    if argument not in claims:
+        return plain
+    claim = claims[argument].reshape(plain.shape)
+    return np.where(np.isnan(claim), plain, claim)
 
 
 def _forced_values(graph: Graph, inputs: dict[str, Array], claims: Mapping[int, Array]) -> list[Array]:
@@ -198,58 +197,12 @@ def _forced_values(graph: Graph, inputs: dict[str, Array], claims: Mapping[int, 
     values: list[Array] = []
 
     def force(number: int, node: Node, value: Array) -> Array:
-        claim = claims.get(node.operands[0]) if node.op in ("relu", "gate") else None
-        if claim is not None:
-            shaped = claim.reshape(value.shape)
-            forced = shaped if node.op == "gate" else shaped * values[node.operands[0]]
-            value = np.where(np.isnan(shaped), value, forced)
+        if node.op == "gate":
+            value = _sides(claims, node.operands[0], value)
+        elif node.op == "relu":
+            z = values[node.operands[0]]
+            value = np.where(_sides(claims, node.operands[0], np.heaviside(z, 0.0)), z, 0.0)
         values.append(value)
         return value
 
     return interpret(graph, TABLE, inputs, engine="concrete", visit=force)
-
-
-def _pull_back(node: Node, upstream: Array, values: list[Array], claims: Mapping[int, Array]) -> list[Array]:
-    operands = [values[i] for i in node.operands]
-    match node.op:
-        case "add":
-            return [_unbroadcast(upstream, operand.shape) for operand in operands]
-        case "scale":
-            return [float(node.attribute.value) * upstream]
-        case "contract":
-            spec = parse_spec(node.attribute)
-            return [
-                np.einsum(f"...{spec.out},{spec.right}->...{spec.left}", upstream, operands[1]),
-                np.einsum(f"...{spec.out},{spec.left}->...{spec.right}", upstream, operands[0]),
-            ]
-        case "relu":
-            slope = np.where(operands[0] > 0, 1.0, 0.0)
-            claim = claims.get(node.operands[0])
-            if claim is not None:
-                shaped = claim.reshape(slope.shape)
-                slope = np.where(np.isnan(shaped), slope, shaped)
-            return [upstream * slope]
-        case "sum":
-            spread = np.expand_dims(upstream, tuple(sorted(node.attribute)))
-            return [np.broadcast_to(spread, (len(upstream), *operands[0].shape))]
-        case "gather":
-            shape = operands[0].shape
-            place = node.attribute.of(np.arange(1, operands[0].size + 1).reshape(shape)).ravel()
-            piece = np.zeros((len(upstream), operands[0].size + 1))
-            # An element may be gathered twice; place 0 takes what lies outside.
-            np.add.at(piece.T, place, upstream.reshape(len(upstream), -1).T)
-            return [piece[:, 1:].reshape(len(upstream), *shape)]
-        case "reshape":
-            return [upstream.reshape(len(upstream), *operands[0].shape)]
-        case "smooth":
-            return [upstream * SMOOTH[node.attribute].slope(operands[0])]
-    raise AssertionError(f"no derivative of {node.op}")
-
-
-def _unbroadcast(upstream: Array, shape: tuple[int, ...]) -> Array:
-    """Sum over the axes along which an operand of this shape was stretched (the first axis counts scalars)."""
-    extra = upstream.ndim - 1 - len(shape)
-    total: Array = upstream.sum(axis=tuple(range(1, 1 + extra)))
-    stretched = tuple(axis + 1 for axis, size in enumerate(shape) if size == 1 and total.shape[axis + 1] != 1)
-    out: Array = total.sum(axis=stretched, keepdims=True)
-    return out

@@ -30,40 +30,14 @@ from mibp_cert.graph import Spec
 from mibp_cert.graph.functions import SMOOTH
 
 
-def add(symbols: Symbols, a: Array | None, b: Array | None, shape: tuple[int, ...]) -> Array | None:
-    """Sum of two rows' slacks that broadcast to `shape`."""
-    if a is None or b is None:
-        only = a if b is None else b
-        return None if only is None else np.broadcast_to(only, (*shape, symbols.members))
-    return np.asarray((a + b) * (1.0 + gamma(2)))
-
-
-def times(factor: Array, rows: Array | None) -> Array | None:
-    """Rows' slack of `factor ⊙ form`, `factor ≥ 0`."""
-    return None if rows is None else np.asarray(factor[..., None] * rows * (1.0 + gamma(4)))
-
-
-def contract(spec: Spec, a: Form, b: Form, extra: Array | None, count: int) -> Array | None:
-    """`|c₁|·rows₂ + rows₁·|c₂|`, contracted like the product, plus what is given."""
-    total = extra
-    for rows, other, text in (
-        (b.rows, np.abs(a.centre), f"{spec.left},{spec.right}Z->{spec.out}Z"),
-        (a.rows, np.abs(b.centre), f"{spec.right},{spec.left}Z->{spec.out}Z"),
-    ):
-        if rows is not None:
-            part = np.einsum(text, other, rows, optimize=True)
-            total = part if total is None else total + part
-    return None if total is None else np.asarray(total * (1.0 + gamma(2 * count + 8)))
-
-
 def second_order(spec: Spec, a: Form, b: Form, small: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
     """The product of two deviations: what no budget limits, and each row's share."""
     (a_always, a_rows), (b_always, b_rows) = _deviation(a), _deviation(b)
     slack = small(a_always, b_always)
-    rest = b_always[..., None] + b.symbols.others(b_rows)
+    rest = b_always + b.symbols.others(b_rows)
     left, right, out = f"{spec.left}Z", f"{spec.right}Z", f"{spec.out}Z"
     rows = np.einsum(f"{spec.left},{right}->{out}", a_always, b_rows, optimize=True)
-    rows = rows + np.einsum(f"{left},{spec.right}->{out}", a_rows, rest[..., 0], optimize=True)
+    rows = rows + np.einsum(f"{left},{spec.right}->{out}", a_rows, rest, optimize=True)
     rows = rows + _pairwise(spec, a_rows, b_rows)
     return slack, rows
 
@@ -72,12 +46,9 @@ def _pairwise(spec: Spec, a: Array, b: Array) -> Array:
     """`Σ a_i·b_i` row by row, contracted: matrix products for each row."""
     summed = [c for c in spec.left if c in spec.right and c not in spec.out]
     if len(spec.left) == len(spec.right) == len(spec.out) == 2 and len(summed) == 1:
-        k = summed[0]
-        left = np.moveaxis(a, -1, 0) if spec.left[1] == k else np.moveaxis(a, -1, 0).swapaxes(1, 2)
-        right = np.moveaxis(b, -1, 0) if spec.right[0] == k else np.moveaxis(b, -1, 0).swapaxes(1, 2)
-        out = np.matmul(left, right)  # rows × (free of left) × (free of right)
-        first = spec.left.replace(k, "")
-        return np.moveaxis(out if spec.out[0] == first else out.swapaxes(1, 2), 0, -1)
+        k, first, last = summed[0], spec.left.replace(summed[0], ""), spec.right.replace(summed[0], "")
+        left, right = np.einsum(f"{spec.left}Z->Z{first}{k}", a), np.einsum(f"{spec.right}Z->Z{k}{last}", b)
+        return np.asarray(np.einsum(f"Z{first}{last}->{spec.out}Z", np.matmul(left, right)))
     return np.asarray(np.einsum(f"{spec.left}Z,{spec.right}Z->{spec.out}Z", a, b))
 
 
@@ -128,7 +99,7 @@ class Kinks:
         return np.where(self.decided[..., None], np.minimum(share, 1.0), 0.0)
 
 
-def kinks(a: Form, unstable: NDArray[np.bool_], *, gate: bool) -> Kinks:
+def _kinks(a: Form, unstable: NDArray[np.bool_]) -> Kinks:
     """Which unstable elements are decided but for dirty rows: the clean value is further from the kink than `a₀`."""
     always, (below, above) = a.spread()
     always = upward(always + a.slack)
@@ -137,17 +108,18 @@ def kinks(a: Form, unstable: NDArray[np.bool_], *, gate: bool) -> Kinks:
     reach = upward(np.where(on > 0, a.centre - a.range.low, a.range.high - a.centre))
     crossing = unstable & (reach > size)
     decided = crossing & (always * (1.0 + gamma(8)) < size * (1.0 - gamma(8))) & (always <= a.symbols.top(rows))
-    found = Kinks(a.symbols, decided, on, size, reach, always, rows)
-    if gate:
-        return found.worth_it(found.flips(), np.full(a.shape, 0.5))
-    low, high = np.minimum(a.range.low, 0.0), np.maximum(a.range.high, 0.0)
-    band = -low * high / np.maximum(high - low, 1e-300)
-    return found.worth_it(found.relu()[0], 0.5 * band)
+    return Kinks(a.symbols, decided, on, size, reach, always, rows)
+
+
+def gate(a: Form, unstable: NDArray[np.bool_]) -> Kinks:
+    """The gates that only dirty rows flip."""
+    found = _kinks(a, unstable)
+    return found.worth_it(found.flips(), np.full(a.shape, 0.5))
 
 
 @dataclass(frozen=True, eq=False)
 class Tangent:
-    """A smooth function around the clean value, and what dirty rows cost there."""
+    """A function around the clean value, and what dirty rows cost there."""
 
     taken: NDArray[np.bool_]
     """Elements for which this is better than a band that no budget limits."""
@@ -155,6 +127,19 @@ class Tangent:
     value: Array
     slack: Array
     rows: Array
+    always: Array | float = 0.0
+    """What is beside the slope for other reasons than dirty rows."""
+
+
+def relu(a: Form, unstable: NDArray[np.bool_]) -> Tangent:
+    """The side of the clean value, where only dirty rows cross the kink."""
+    found = _kinks(a, unstable)
+    low, high = np.minimum(a.range.low, 0.0), np.maximum(a.range.high, 0.0)
+    band = -low * high / np.maximum(high - low, 1e-300)
+    found = found.worth_it(found.relu()[0], 0.5 * band)
+    rows, always = found.relu()
+    slack = upward(found.on * a.slack + always, 2)
+    return Tangent(found.decided, found.on, found.on * a.centre, slack, rows, always)
 
 
 def tangent(name: str, a: Form, otherwise: Array) -> Tangent:

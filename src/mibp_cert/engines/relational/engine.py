@@ -9,26 +9,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Self, final
+from dataclasses import dataclass, replace
+from typing import Any, Self, final
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 
-from mibp_cert.engines.base import Box, Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
-from mibp_cert.engines.relational.forms import Form, Symbols, upward
-from mibp_cert.engines.relational.outputs import data_forms, linear_part
-from mibp_cert.engines.relational.rules import AffineRules
-from mibp_cert.engines.relational.sets import CaseSet, RelationalSet, cases_of, states_of
+from mibp_cert.engines.base import (
+    Box,
+    Engine,
+    EngineSettings,
+    Inputs,
+    Maker,
+    ParameterSet,
+    Progress,
+    RelationalSettings,
+    StepReport,
+    Wanted,
+    data_intervals,
+)
+from mibp_cert.engines.relational.forms import (
+    Case,
+    CaseSet,
+    Form,
+    RelationalSet,
+    Symbols,
+    cases_of,
+    columns_of,
+    states_of,
+    upward,
+)
+from mibp_cert.engines.relational.rules import OPERATIONS, AffineRules
 from mibp_cert.engines.rounding import Array, Interval
-from mibp_cert.engines.settings import EngineSettings, RelationalSettings
 from mibp_cert.errors import UserError
-from mibp_cert.graph import Graph
+from mibp_cert.graph import Graph, interpret
 from mibp_cert.nets import Layout, Network, Step
-from mibp_cert.sets import ThreatSet
+from mibp_cert.sets import Noise, ThreatSet
 
 SLOPES = (1.0 / 64.0, 1024.0)
 """Slope caps worth trying; below, a gate might as well have none, above, the admissible slopes decide."""
 LAYERS_AT_ONCE = 4
 """Layers whose generators are alive at the same time."""
+SLICE = 50
+"""Rows whose predictions are held in memory at once."""
 
 
 @final
@@ -37,7 +61,7 @@ class RelationalEngine(Engine):
 
     name = prediction = "relational"
     soundness = "rounding-safe"
-    operations = frozenset(AffineRules(Symbols((), 0)).table)
+    operations = OPERATIONS
     own_sets = keeps_symbols = True
 
     def __init__(self, settings: RelationalSettings | None = None) -> None:
@@ -49,12 +73,12 @@ class RelationalEngine(Engine):
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
         start = time.perf_counter()
-        before = cases_of(state, threat) if isinstance(state, CaseSet) else []
-        threats = tuple(case.threat for case in before) or threat.cases(self.settings.cases)
-        after: ParameterSet
-        if threats:
-            states: list[ParameterSet] = [case.state for case in before] or [state] * len(threats)
-            after = CaseSet.of([self._advance(s, step, t) for s, t in zip(states, threats, strict=True)], threats)
+        cases = [(case.state, case.threat) for case in cases_of(state, threat)] if isinstance(state, CaseSet) else []
+        starts: list[tuple[ParameterSet, ThreatSet]] = [*cases] or [
+            (state, t) for t in threat.cases(self.settings.cases)
+        ]
+        if starts:
+            after: ParameterSet = CaseSet.of([Case(self._advance(s, step, t), t) for s, t in starts])
         else:
             after = self._advance(state, step, threat)
         return after, StepReport(seconds=time.perf_counter() - start)
@@ -72,10 +96,8 @@ class RelationalEngine(Engine):
         threats = threat.cases(self.settings.cases)
         if not threats:
             return RelationalSet.of_arrays(arrays, threat.noise())
-        parts = [
-            {k.split("_", 1)[1]: a for k, a in arrays.items() if k.startswith(f"case{i}_")} for i in range(len(threats))
-        ]
-        return CaseSet.of([RelationalSet.of_arrays(p, t.noise()) for p, t in zip(parts, threats, strict=True)], threats)
+        cases = (Case(RelationalSet.of_arrays(arrays, t.noise(), f"case{i}_"), t) for i, t in enumerate(threats))
+        return CaseSet.of([*cases])
 
     @classmethod
     def memory(cls, network: Network, batch: int, symbols: int) -> int:
@@ -85,7 +107,7 @@ class RelationalEngine(Engine):
         return 8 * columns * (3 * size + LAYERS_AT_ONCE * batch * max(network.sizes[1:]))
 
     def _advance(self, box: ParameterSet, step: Step, threat: ThreatSet) -> RelationalSet:
-        state = RelationalSet.around(box, threat.noise() if not isinstance(box, RelationalSet) else box.noise)
+        state = RelationalSet.around(box, threat)
         with np.errstate(all="ignore"):
             return _Stepper(state, step, threat, self._budget(state, step)).run(self.settings.search)
 
@@ -109,8 +131,7 @@ class _Stepper:
         self.state, self.step, self.budget = state, step, budget
         self.graph: Graph = step.graph
         nodes = self.graph.nodes
-        self.symbols = Symbols(state.noise.blocks, state.data)
-        self.symbols.count = state.linear.shape[1]
+        self.symbols = state.symbols()
         kinks = {node.operands[0] for node in nodes if node.op == "relu"}
         gates = [i for i, n in enumerate(nodes) if n.op == "gate" and n.operands[0] not in kinks]
         self.rules = AffineRules(self.symbols, frozenset(id(nodes[i]) for i in gates))
@@ -135,7 +156,7 @@ class _Stepper:
             operands = nodes[i].operands
             dying = [j for j in set(operands) if j in mine and last[j] == i]
             for j in dying:
-                values[j].spare = operands.count(j) == 1
+                values[j].free = operands.count(j) == 1
             values[i] = self.rules.apply(nodes[i], *(values[j] for j in operands))
             for j in dying:
                 del values[j]
@@ -153,26 +174,20 @@ class _Stepper:
         needed = {operand for i in self.after for operand in self.graph.nodes[i].operands}
         self._evaluate(self.before, prefix, self.inputs, needed | set(self.graph.outputs.values()))
         self.prefix_count = self.symbols.count
-        open_gates = any(self._undecided(prefix[i]) for i in self.arguments if i in prefix)
+        ranges = [prefix[i].tighten().range for i in self.arguments if i in prefix]
         cap = self.state.slope
         best = self._finish(prefix, cap)
-        if open_gates and search > 0:
+        if search > 0 and any(((box.low < 0) & (box.high >= 0)).any() for box in ranges):
             best, cap = self._search(prefix, best, cap, search)
         return self._settle(best, cap)
-
-    @staticmethod
-    def _undecided(argument: Form) -> bool:
-        box = argument.tighten().range
-        return bool(((box.low < 0) & (box.high >= 0)).any())
 
     def _search(
         self, prefix: dict[int, Form], best: dict[str, Form], cap: float, candidates: int
     ) -> tuple[dict[str, Form], float]:
         """Widths of the gates' arguments after the update decide between slopes around the last one."""
-        score = self._width(best)
-        factor = 1.6
-        for direction in (factor, 1.0 / factor):
-            tried, improved = cap, False
+        score, last = self._width(best), cap
+        for direction in (1.6, 1.0 / 1.6):
+            tried = last
             for _ in range(candidates):
                 tried *= direction
                 if not SLOPES[0] <= tried <= SLOPES[1]:
@@ -181,8 +196,8 @@ class _Stepper:
                 width = self._width(outputs)
                 if not width < score:
                     break
-                best, score, cap, improved = outputs, width, tried, True
-            if improved:
+                best, score, cap = outputs, width, tried
+            if cap != last:
                 break
         return best, cap
 
@@ -194,51 +209,128 @@ class _Stepper:
         total = float(np.mean([np.mean(box.high - box.low) for box in widths]))
         return total if np.isfinite(total) else np.inf
 
-    def _slack(self, form: Form) -> Array:
-        """The slack, with what dirty rows can add: as symbols of the parameters it is remembered, which is worth more."""
-        if form.rows is None:
-            return np.asarray(form.slack)
-        return upward(form.slack + self.symbols.top(form.rows))
-
     def _settle(self, outputs: dict[str, Form], cap: float) -> RelationalSet:
         """Flatten, fold the smallest generators above the budget, turn remainders into fresh symbols."""
         layout, data = self.step.layout, self.state.data
-        parts = [(outputs[n].dense(), outputs[n].centre.size) for n in layout.names]
-        flat = [np.zeros((n, 0)) if part is None else part.reshape(n, part.shape[-1]) for part, n in parts]
-        columns = max(data, *(part.shape[1] for part in flat))
-        middle = layout.flatten({n: outputs[n].centre for n in layout.names})
-        slack = layout.flatten({n: self._slack(outputs[n]) for n in layout.names})
-        box = Box.of_tensors({n: outputs[n].range for n in layout.names}, layout)
-        weight = np.zeros(columns - data)
+        forms = [outputs[name] for name in layout.names]
+        flat = [part.reshape(form.centre.size, part.shape[-1]) for form in forms for part in [form.generators()]]
+        weight = np.zeros(max(data, *(part.shape[1] for part in flat)) - data)
         for part in flat:
             weight[: max(0, part.shape[1] - data)] += np.abs(part[:, data:]).sum(axis=0)
         room = self.budget - data - layout.size
         order = np.argsort(-weight, kind="stable")
         kept = np.sort(order[:room][weight[order[:room]] > 0]) + data
         folded = np.sort(order[room:]) + data
-        generators = np.empty((layout.size, data + len(kept) + layout.size))
-        for i, part in enumerate(flat):
-            rows, have = slice(layout.offsets[i], layout.offsets[i + 1]), part.shape[1]
-            inside = min(data, have), int(np.searchsorted(kept, have))
-            generators[rows, : inside[0]] = part[:, :data]
-            generators[rows, inside[0] : data] = 0.0
-            generators[rows, data : data + inside[1]] = part[:, kept[: inside[1]]]
-            generators[rows, data + inside[1] :] = 0.0
+        generators = np.zeros((layout.size, data + len(kept) + layout.size))
+        for form, part, first, last in zip(forms, flat, layout.offsets, layout.offsets[1:], strict=False):
+            have, known = part.shape[1], min(data, part.shape[1])
+            inside = kept[kept < have]
+            generators[first:last, :known] = part[:, :known]
+            generators[first:last, data : data + len(inside)] = part[:, inside]
+            # What dirty rows can add is remembered as a symbol, too, which is worth more than that it vanishes with them.
+            slack = form.slack if form.rows is None else upward(form.slack + self.symbols.top(form.rows))
             # Fresh symbols lie in [−1, 1]; the data's own columns are never folded.
-            slack[rows] = upward(slack[rows] + np.abs(part[:, folded[folded < have]]).sum(axis=1), len(folded) + 2)
-        generators[np.arange(layout.size), data + len(kept) + np.arange(layout.size)] = slack
-        before = (
-            np.zeros(self.state.linear.shape[1] - data, dtype=bool) if self.state.gates is None else self.state.gates
-        )
-        gates = np.ones(columns, dtype=bool)  # what this step added
-        gates[data : data + len(before)] = before
-        return RelationalSet(
-            box.lower,
-            box.upper,
-            middle,
-            generators,
-            np.zeros(layout.size),
-            self.state.noise,
-            cap,
-            np.concatenate([gates[kept], np.zeros(layout.size, dtype=bool)]),
-        )
+            slack = upward(slack.ravel() + np.abs(part[:, folded[folded < have]]).sum(axis=1), len(folded) + 2)
+            rows = np.arange(first, last)
+            generators[rows, data + len(kept) + rows] = slack
+        middle, nothing = layout.flatten({name: form.centre for name, form in outputs.items()}), np.zeros(layout.size)
+        box = Box.of_tensors({name: form.range for name, form in outputs.items()}, layout)
+        gates = np.ones(len(weight), dtype=bool)  # what this step added
+        gates[: len(self.state.gates)] = self.state.gates
+        gates = np.append(gates[kept - data], np.zeros(layout.size, dtype=bool))
+        return RelationalSet(box.lower, box.upper, middle, generators, nothing, self.state.noise, cap, gates)
+
+
+# What the models of a set compute, as one expression in the set's symbols ---------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LinearPart:
+    """An output to first order: `centre + data·ε + inputs·ε' ± rest`, with the noise of the training data and of the inputs."""
+
+    centre: Array
+    data: Array
+    inputs: Array
+    rest: Array
+    """What the other symbols and the slack can add or take away."""
+
+
+def linear_part(
+    make: Maker, layout: Layout, state: RelationalSet, inputs: Inputs, *, whole: bool = False
+) -> tuple[Interval, LinearPart]:
+    """Bounds of the output as one expression in the set's symbols, and its linear part."""
+    known, box, blocks = state.data, inputs.range, state.noise.blocks
+    centre, noise = inputs.x, sparse.csr_matrix((inputs.x.size, known))
+    if inputs.members is not None:  # the inputs' own symbols come right after the training data's
+        own = inputs.members.noise()
+        blocks = (*blocks, *(block.shifted(known) for block in own.blocks))
+        centre, noise = own.x_centre, sparse.hstack([noise, own.x_linear], format="csr")
+        state = replace(state, linear=np.insert(state.linear, np.full(own.symbols, known), 0.0, axis=1))
+    data, size = noise.shape[1], len(inputs.x) if whole else SLICE
+    parts: list[tuple[Array, ...]] = []
+    for start in range(0, len(inputs.x), size):
+        rows = np.arange(start, min(start + size, len(inputs.x)))
+        symbols = Symbols(blocks, data, state.linear.shape[1])
+        form = bound_outputs(make(len(rows)), state, layout, _rows(symbols, centre, noise, rows, box[rows]))
+        linear = form.generators()
+        rest = form.slack + np.abs(linear[..., data:]).sum(axis=-1)
+        if form.rows is not None:
+            rest = rest + symbols.top(form.rows)
+        columns = columns_of(linear, 0, known), columns_of(linear, known, data)
+        parts.append((form.range.low, form.range.high, form.centre, *columns, rest))
+    low, high, *linear_parts = (np.concatenate(piece) for piece in zip(*parts, strict=True))
+    return Interval(low, high), LinearPart(*linear_parts)
+
+
+@dataclass(frozen=True, eq=False)
+class SymbolForm:
+    """An output over all symbols of a set: `centre + linear·ε ± rest`."""
+
+    centre: Array
+    linear: Array
+    rest: Array
+
+
+def symbol_form(make: Maker, layout: Layout, state: RelationalSet, inputs: Inputs) -> SymbolForm:
+    """The output as one form over every symbol of the set, and new ones that stand for what the graph adds."""
+    symbols = state.symbols()
+    form = bound_outputs(make(len(inputs.x)), state, layout, Form.constant(symbols, inputs.range))
+    rest = form.slack if form.rows is None else form.slack + symbols.top(form.rows)
+    return SymbolForm(form.centre, columns_of(form.generators(), 0, symbols.count), rest)
+
+
+def bound_outputs(graph: Graph, state: RelationalSet, layout: Layout, x: Form) -> Form:
+    """The one output of a graph over the parameters and inputs `x`, as a form over the set's symbols."""
+    inputs = {**state.forms(layout, x.symbols), "x": x}
+    with np.errstate(all="ignore"):
+        values = interpret(graph, dict.fromkeys(OPERATIONS, AffineRules(x.symbols).apply), inputs, engine="relational")
+        (number,) = graph.outputs.values()
+        return values[number].tighten()
+
+
+def data_forms(symbols: Symbols, noise: Noise, step: Step, threat: ThreatSet) -> dict[str, Form]:
+    """Features and labels of the step's rows as forms over the data's symbols."""
+    box = data_intervals(step, threat)
+    return {
+        "x": _rows(symbols, noise.x_centre, noise.x_linear, step.rows, box["x"]),
+        "y": _rows(symbols, noise.y_centre, noise.y_linear, step.rows, box["y"]),
+    }
+
+
+def _rows(symbols: Symbols, centre: Array, linear: Any, rows: NDArray[np.intp], box: Interval) -> Form:
+    """Some rows of a table as a form over its noise (`linear`: cells × symbols); `box` are their bounds."""
+    shape = (len(rows), centre.shape[1])
+    cells = (rows[:, None] * centre.shape[1] + np.arange(centre.shape[1])).ravel()
+    part = linear[cells]
+    count = np.diff(part.indptr)
+    if part.nnz == 0:
+        return Form.constant(symbols, box)
+    zero = np.zeros(shape)
+    if count.max() <= 1 and len(np.unique(part.indices)) == part.nnz:
+        own, weight = np.full(len(cells), -1, dtype=np.intp), np.zeros(len(cells))
+        own[count == 1], weight[count == 1] = part.indices, part.data
+        raw = upward(np.abs(weight) * np.where(own < 0, 0.0, symbols.largest[own]), 1).reshape(shape)
+        own, weight = own.reshape(shape), weight.reshape(shape)
+        return Form(symbols, centre[rows], None, zero, raw, own, weight, range=box, tight=True)
+    dense = part.toarray().reshape(*shape, -1)
+    return Form(symbols, centre[rows], dense, zero, symbols.magnitude(dense), range=box, tight=True)

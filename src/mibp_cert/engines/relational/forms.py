@@ -1,4 +1,4 @@
-"""Affine forms: tensors that remember which noise they come from, with their own rounding inside.
+"""Affine forms: tensors that remember which noise they come from, with their own rounding inside; and sets of parameters.
 
 A form stands for the set of tensors
 
@@ -15,28 +15,41 @@ the set with the dirty rows `S`, `|S| ≤ k`, is `c + Σ_{i∈S} (G_i·ε_i + b_
 `reach` is the pair of ends of `G·ε`; `raw` is a cheap upper bound of `Σ|G_s|·max|ε_s|`, used only to bound rounding errors. Every
 operation adds to `r` at least what its float64 evaluation here, and that of a training run in any summation order, can lose:
 `2γ_n (|c₁|+R₁)(|c₂|+R₂)` with `R = raw + r`, plus underflow; `r`, `reach` and `[L, U]` are rounded outward.
+
+Between steps the same is kept of the flat parameter vector (`RelationalSet`), or a union of such sets (`CaseSet`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.engines.base import ParameterSet
 from mibp_cert.engines.rounding import TINY, UNIT, Array, Interval, gamma
-from mibp_cert.sets import Block, Budgeted, Plain, largest_sum
+from mibp_cert.nets import Layout
+from mibp_cert.sets import Block, Budgeted, Noise, Plain, ThreatSet, largest_sum
 
 Columns = NDArray[np.intp]
 CHUNK = 1 << 16
 """Elements that stay in cache."""
+EVERYTHING = Interval(np.array(-np.inf), np.array(np.inf))
+BY_PARAMETER = ("lower", "upper", "middle", "linear", "slack")
+"""What a relational set has one row of for each parameter."""
 
 
 def upward(value: Array, terms: int = 1) -> Array:
     """A float above a sum of non-negative numbers that was computed with `terms` roundings; exact zero stays zero."""
     return np.where(value == 0.0, 0.0, np.nextafter(value * (1.0 + gamma(terms + 2)), np.inf))
+
+
+def underflow(terms: int) -> float:
+    """What `terms` underflowing products can lose."""
+    return 4.0 * terms * TINY
 
 
 def absolute_sum(linear: Array, weights: Array | None = None) -> Array:
@@ -57,15 +70,52 @@ def absolute_sum(linear: Array, weights: Array | None = None) -> Array:
     return out.reshape(linear.shape[:-1])
 
 
+def columns_of(linear: Array, start: int, stop: int) -> Array:
+    """Some columns of generators; those that were never needed are zero."""
+    part = linear[..., start:stop]
+    missing = stop - start - part.shape[-1]
+    return part if missing == 0 else np.concatenate([part, np.zeros((*part.shape[:-1], missing))], axis=-1)
+
+
+def room(linear: Array | None, shape: tuple[int, ...], width: int) -> Array:
+    """A copy of generators for a tensor of this shape, at least `width` columns wide; zeros where there was nothing."""
+    have = 0 if linear is None else linear.shape[-1]
+    out = np.empty((*shape, max(have, width)))
+    if linear is not None:
+        out[..., :have] = linear
+    out[..., have:] = 0.0
+    return out
+
+
+def plus(
+    a: Array | None, b: Array | None, shape: tuple[int, ...], *, spare: tuple[bool, bool] = (True, True)
+) -> Array | None:
+    """Sum of two generator arrays that broadcast to `shape` and may have different numbers of columns (None: all are zero).
+
+    `spare`: nobody else needs `a`, or `b`, and it may hold the result; all other results have memory of their own.
+    """
+    if a is None or (b is not None and a.shape[-1] < b.shape[-1]):
+        a, b, spare = b, a, spare[::-1]
+    if a is None:
+        return None
+    common = 0 if b is None else b.shape[-1]
+    out = a if spare[0] and a.shape[:-1] == shape else np.empty((*shape, a.shape[-1]))
+    if out is not a:
+        out[..., common:] = a[..., common:]
+    if b is not None:
+        np.add(a[..., :common], b, out=out[..., :common])
+    return out
+
+
 class Symbols:
     """The noise `ε`: the data's own blocks first, then fresh symbols `|ε_j| ≤ 1` made on the way."""
 
-    def __init__(self, blocks: Sequence[Block], data: int) -> None:
+    def __init__(self, blocks: Sequence[Block], data: int, count: int | None = None) -> None:
         self.blocks = tuple(blocks)
         self.boxed = all(isinstance(block, Plain) and block.unit_box for block in self.blocks)
         """Every symbol lies in [−1, 1]: one sum of absolute values is support and magnitude at once."""
         self.data = data
-        self.count = data
+        self.count = data if count is None else count
         self.budgets = [block for block in self.blocks if isinstance(block, Budgeted)]
         self.members = sum(len(block.members) for block in self.budgets)
         """Rows under a budget, one after the other."""
@@ -94,9 +144,8 @@ class Symbols:
         error = upward(gamma(columns + len(self.blocks) + 2) * 4.0 * self.magnitude(linear), 3)
         members = []
         for block in self.blocks:
-            part = linear[..., block.symbols[0] : block.symbols[-1] + 1] if len(block.symbols) else linear[..., :0]
-            if part.shape[-1] < len(block.symbols):
-                part = self.room(part, part.shape[:-1], np.array([len(block.symbols) - 1]))
+            start = int(block.symbols.min(initial=self.data))
+            part = columns_of(linear, start, start + len(block.symbols))
             if isinstance(block, Budgeted):
                 bottom, top = block.member_ends(part)
                 slip = error[..., None] * ((bottom < 0) | (top > 0))
@@ -116,12 +165,10 @@ class Symbols:
         return upward(total, self.members)
 
     def others(self, rows: Array) -> Array:
-        """The most that dirty rows other than one can contribute (… × 1, or 0 where only one row may be dirty)."""
-        if len(self.budgets) == 1 and self.budgets[0].most == 1:
-            return np.zeros((*rows.shape[:-1], 1))
+        """The most that dirty rows other than one can contribute; 0 where only one row may be dirty."""
         if len(self.budgets) == 1:
-            return upward(largest_sum(rows, self.budgets[0].most - 1), self.members)[..., None]
-        return self.top(rows)[..., None]
+            return upward(largest_sum(rows, self.budgets[0].most - 1), self.members)
+        return self.top(rows)
 
     @cached_property
     def largest(self) -> Array:
@@ -143,39 +190,6 @@ class Symbols:
         """Are these symbols (negative: none) free of any block but `|ε| ≤ 1`?"""
         return self.boxed or bool((own[own >= 0] >= self.data).all())
 
-    def room(self, linear: Array | None, shape: tuple[int, ...], columns: Columns) -> Array:
-        """A copy of generators for a tensor of this shape, wide enough for `columns`; zeros where there was nothing."""
-        have = 0 if linear is None else linear.shape[-1]
-        out = np.empty((*shape, max(have, int(columns.max(initial=-1)) + 1)))
-        if linear is not None:
-            out[..., :have] = linear
-        out[..., have:] = 0.0
-        return out
-
-    def times(self, factor: Array, linear: Array | None, *, spare: bool = False) -> Array | None:
-        """Generators of `factor ⊙ form`; `spare`: nobody else needs `linear`, it may hold the result."""
-        if linear is None:
-            return None
-        shape = (*np.broadcast_shapes(factor.shape, linear.shape[:-1]), linear.shape[-1])
-        fits = spare and linear.shape == shape
-        return np.multiply(factor[..., None], linear, out=linear if fits else np.empty(shape))
-
-    def plus(self, a: Array, b: Array, shape: tuple[int, ...], *, spare: tuple[bool, bool] = (True, True)) -> Array:
-        """Sum of two generator arrays that broadcast to `shape` and may have different numbers of columns.
-
-        `spare`: nobody else needs `a`, or `b`, and it may hold the result.
-        """
-        if a.shape[-1] < b.shape[-1]:
-            a, b, spare = b, a, spare[::-1]
-        common = b.shape[-1]
-        if spare[0] and a.shape[:-1] == shape:
-            a[..., :common] += b
-            return a
-        out = np.empty((*shape, a.shape[-1]))
-        out[..., common:] = a[..., common:]
-        np.add(a[..., :common], b, out=out[..., :common])
-        return out
-
 
 @dataclass(eq=False)
 class Form:
@@ -185,18 +199,16 @@ class Form:
     centre: Array
     linear: Array | None
     slack: Array
-    range: Interval
     raw: Array
     own: Columns | None = None
     weight: Array | None = None
-    reach: tuple[Array, Array] | None = None
-    tight: bool = False
     rows: Array | None = None
     """Slack that vanishes with a clean row (… × members); see the module's text."""
-    spare: bool = False
-    """The next operation on this form is the last one."""
-    owned: bool = True
-    """No other form looks at the memory of its generators."""
+    range: Interval = EVERYTHING
+    reach: tuple[Array, Array] | None = None
+    tight: bool = False
+    free: bool = False
+    """The next operation on this form is the last one and may write over its generators: no two forms share theirs."""
 
     @classmethod
     def constant(cls, symbols: Symbols, value: Interval) -> Form:
@@ -204,22 +216,11 @@ class Form:
         centre = 0.5 * (value.low + value.high)
         slack = upward(np.maximum(value.high - centre, centre - value.low))
         zero = np.zeros(centre.shape)
-        return cls(symbols, centre, None, slack, value, zero, reach=(zero, zero), tight=True)
+        return cls(symbols, centre, None, slack, zero, range=value, reach=(zero, zero), tight=True)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.centre.shape
-
-    @property
-    def free(self) -> bool:
-        """May the next operation write its result over the generators?"""
-        return self.spare and self.owned
-
-    def lend(self) -> bool:
-        """Let another form look at the generators; whether that form may call them its own."""
-        own = self.free
-        self.owned = self.owned and own  # from here on both need these numbers, unless this form is done
-        return own
 
     @property
     def exact(self) -> bool:
@@ -245,9 +246,7 @@ class Form:
     def ends(self) -> tuple[Array, Array]:
         """Lower and upper end of `G·ε`."""
         if self.reach is None:
-            apart = self.own is not None and (
-                self.symbols.boxed or bool((self.own[self.own >= 0] >= self.symbols.data).all())
-            )
+            apart = self.own is not None and self.symbols.apart(self.own)
             linear = self.linear if apart else self.dense()
             zero = np.zeros(self.shape)
             low, high = (zero, zero) if linear is None else self.symbols.support(linear)
@@ -255,18 +254,12 @@ class Form:
             if apart and self.weight is not None:  # symbols in [−1, 1], added without writing them into their columns
                 own = np.abs(self.weight)
                 low, high, raw = -upward(own - low), upward(own + high), upward(own + raw)
-            if self.rows is not None:
-                low, high, raw = self._with_rows(linear, raw)
+            if self.rows is not None:  # each end with its own dirty rows
+                always, (below, above) = self.spread()
+                low, high = -upward(always + self.symbols.top(below)), upward(always + self.symbols.top(above))
+                raw = upward(raw + self.symbols.top(self.rows))
             self.reach, self.raw = (low, high), np.minimum(self.raw, raw)
         return self.reach
-
-    def _with_rows(self, linear: Array | None, raw: Array) -> tuple[Array, Array, Array]:
-        """Ends of `G·ε` and the rows' slack together, each end with its own dirty rows."""
-        assert self.rows is not None
-        always, (below, above) = self.spread()
-        extra = self.symbols.top(self.rows)
-        low, high = -upward(always + self.symbols.top(below)), upward(always + self.symbols.top(above))
-        return low, high, upward(raw + extra)
 
     def spread(self) -> tuple[Array, tuple[Array, Array]]:
         """How far members can be from the centre: what no budget limits (without the slack), and below and above by dirty row."""
@@ -289,10 +282,23 @@ class Form:
             if not len(hit):
                 self.own = self.weight = None
                 return self.linear
-            linear = self.symbols.room(self.linear, self.shape, columns)
+            linear = room(self.linear, self.shape, int(columns.max()) + 1)
             linear.reshape(-1, linear.shape[-1])[hit, columns] += self.weight.ravel()[hit]
-            self.linear, self.own, self.weight, self.owned = linear, None, None, True
+            self.linear, self.own, self.weight = linear, None, None
         return self.linear
+
+    def generators(self) -> Array:
+        """All generators; columns that were never needed are left out."""
+        linear = self.dense()
+        return np.zeros((*self.shape, 0)) if linear is None else linear
+
+    def times(self, factor: Array) -> Array | None:
+        """Generators of `factor ⊙ form`, own symbols left aside; written over those of this form where it is free."""
+        if self.linear is None:
+            return None
+        shape = (*np.broadcast_shapes(factor.shape, self.shape), self.linear.shape[-1])
+        fits = self.free and self.linear.shape == shape
+        return np.multiply(factor[..., None], self.linear, out=self.linear if fits else np.empty(shape))
 
     def distance(self) -> Array:
         """Largest distance of a member from the centre, from the intersected range."""
@@ -300,6 +306,120 @@ class Form:
         return upward(np.maximum(np.maximum(self.range.high - self.centre, self.centre - self.range.low), 0.0))
 
 
-def underflow(terms: int) -> float:
-    """What `terms` underflowing products can lose."""
-    return 4.0 * terms * TINY
+@final
+@dataclass(frozen=True, eq=False)
+class RelationalSet(ParameterSet):
+    """`{ c + G·ε + b : ε ∈ 𝓔, |b| ≤ r } ∩ [lower, upper]`: `c` is `middle`, `G` is `linear`, `r` is `slack`.
+
+    The first `data` symbols are the data's own noise.
+    """
+
+    middle: Array
+    linear: Array
+    slack: Array
+    noise: Noise
+    slope: float = 1.0
+    """Slope cap that the last step chose; the next search starts there."""
+    gates: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """Which symbols beyond the data's came from gates; the others are remainders (second order, relu bands, rounding)."""
+
+    @classmethod
+    def around(cls, box: ParameterSet, threat: ThreatSet) -> RelationalSet:
+        """A set as it is, a box as a set without generators."""
+        if isinstance(box, RelationalSet):
+            return box
+        centre, noise = box.centre, threat.noise()
+        slack = upward(np.maximum(box.upper - centre, centre - box.lower))
+        return cls(box.lower, box.upper, centre, np.zeros((len(centre), noise.symbols)), slack, noise)
+
+    @property
+    def data(self) -> int:
+        return self.noise.symbols
+
+    def first(self, count: int) -> RelationalSet:
+        parts: dict[str, Any] = {name: getattr(self, name)[:count] for name in BY_PARAMETER}
+        return replace(self, **parts)
+
+    def within_box(self, other: ParameterSet) -> RelationalSet:
+        box = self.meet(other)
+        return replace(self, lower=box.lower, upper=box.upper)
+
+    def arrays(self) -> dict[str, Array]:
+        parts = {name: getattr(self, name) for name in BY_PARAMETER}
+        return {**parts, "slope": np.array(self.slope), "gates": self.gates.astype(np.float64)}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Array], noise: Noise, prefix: str = "") -> RelationalSet:
+        """The inverse of `arrays`, for the same noise; `prefix` stands before every name."""
+        parts: dict[str, Any] = {name: arrays[prefix + name] for name in BY_PARAMETER}
+        slope, gates = float(arrays[prefix + "slope"]), arrays[prefix + "gates"] != 0
+        return cls(**parts, noise=noise, slope=slope, gates=gates)
+
+    def residual(self, theta: Array, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+        """What is left of `θ` after the known data noise: `θ − c − G_data·ε`, in extended precision."""
+        known = self.linear[:, : self.data].astype(np.longdouble) @ epsilon.astype(np.longdouble)
+        return theta.astype(np.longdouble) - self.middle.astype(np.longdouble) - known
+
+    def cover(self) -> Array:
+        """How large a residual the other symbols and the slack admit."""
+        return upward(np.abs(self.linear[:, self.data :]).sum(axis=1) + self.slack, self.linear.shape[1])
+
+    def symbols(self) -> Symbols:
+        """The symbols of the set, ready for new ones."""
+        return Symbols(self.noise.blocks, self.data, self.linear.shape[1])
+
+    def forms(self, layout: Layout, symbols: Symbols) -> dict[str, Form]:
+        """The named parameters as forms."""
+        box, unknown = self.tensors(layout), np.array(np.inf)
+        middle, slack, linear = (layout.unflatten(part) for part in (self.middle, self.slack, self.linear.T))
+        forms = {}
+        for name in layout.names:
+            generators = np.moveaxis(linear[name], 0, -1)
+            form = Form(symbols, middle[name], generators, slack[name], unknown, range=box[name], tight=True)
+            form.ends()
+            forms[name] = form
+        return forms
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A relational set, and the threat whose datasets lead to it."""
+
+    state: RelationalSet
+    threat: ThreatSet
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CaseSet(ParameterSet):
+    """A union of relational sets, one for each case that the threat is split into; the box is their hull."""
+
+    cases: tuple[Case, ...]
+
+    @classmethod
+    def of(cls, cases: Sequence[Case]) -> CaseSet:
+        lower = np.min([case.state.lower for case in cases], axis=0)
+        # min and max skip nothing: a NaN in any case stays one.
+        return cls(lower, np.max([case.state.upper for case in cases], axis=0), tuple(cases))
+
+    def within_box(self, other: ParameterSet) -> CaseSet:
+        return CaseSet.of([replace(case, state=case.state.within_box(other)) for case in self.cases])
+
+    def arrays(self) -> dict[str, Array]:
+        cases = {f"case{i}_{name}": a for i, c in enumerate(self.cases) for name, a in c.state.arrays().items()}
+        return {"lower": self.lower, "upper": self.upper, **cases}
+
+    def first(self, count: int) -> CaseSet:
+        return CaseSet.of([replace(case, state=case.state.first(count)) for case in self.cases])
+
+
+def cases_of(state: ParameterSet, threat: ThreatSet) -> list[Case]:
+    """The relational sets that a set is the union of, each with its share of the threat; none for a plain box."""
+    return list(state.cases) if isinstance(state, CaseSet) else [Case(one, threat) for one in states_of(state)]
+
+
+def states_of(state: ParameterSet) -> tuple[RelationalSet, ...]:
+    """The relational sets that a set is the union of; none for a plain box."""
+    if isinstance(state, CaseSet):
+        return tuple(case.state for case in state.cases)
+    return (state,) if isinstance(state, RelationalSet) else ()

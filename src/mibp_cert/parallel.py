@@ -1,4 +1,4 @@
-"""Worker processes that may die, on this machine or on others.
+"""Worker processes that may die, on this machine or on others, and sweeps: independent calls of one function.
 
 Solvers run in separate processes (loky), since some abort the whole interpreter on some models. If a worker dies, the items
 that were not finished are tried again in smaller groups; an item that kills its worker even when it is alone is given up and
@@ -20,7 +20,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import current_process
@@ -31,11 +31,15 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.backend.reduction import dumps
 from joblib.externals.loky.backend.utils import kill_process_tree
 from joblib.externals.loky.process_executor import TerminatedWorkerError
+from threadpoolctl import threadpool_limits
 
 from mibp_cert.errors import UserError
 
 log = logging.getLogger(__name__)
+Work = Callable[..., list[Any]]
+"""`function(shared, group)`, which returns one result per item of the group."""
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 CONNECT_SECONDS = 5
 """How long a scheduler may take to answer."""
 _SCHEDULER = re.compile(r"(tcp|tls)://\S+:\d+")
@@ -68,22 +72,21 @@ def check_parallel(parallel: str) -> None:
     """Refuse what names no place to work at, or one whose package is not installed."""
     if parallel == "local":
         return
-    package = "ray" if parallel == "ray" else "distributed"
-    if package == "distributed" and not _SCHEDULER.fullmatch(str(parallel)):
+    name, package = ("Ray", "ray") if parallel == "ray" else ("Dask", "distributed")
+    if name == "Dask" and not _SCHEDULER.fullmatch(str(parallel)):
         raise UserError(
             f"There is no place to work called {parallel!r}; choose 'local', the address of a Dask scheduler "
             "('tcp://host:port'), or 'ray'."
         )
     if importlib.util.find_spec(package) is None:
-        name, extra = ("Ray", "ray") if package == "ray" else ("Dask", "dask")
-        raise UserError(f"{name} is not installed; run pip install 'mibp-cert[{extra}]' or choose 'local'.")
+        raise UserError(f"{name} is not installed; run pip install 'mibp-cert[{name.lower()}]' or choose 'local'.")
 
 
 @dataclass(frozen=True)
 class _Place:
     """Where groups are computed."""
 
-    submit: Callable[[Callable[..., list[Any]], Any, list[Any]], Future[Any]]
+    submit: Callable[[Work, Any, list[Any]], Future[Any]]
     """Start `function(shared, group)`; what it raises may come as the future's result."""
     close: Callable[[bool], None]
     """Give everything back; if true, without waiting for what is running."""
@@ -122,11 +125,8 @@ def _dask(address: str) -> _Place:
     if not client.nthreads():
         log.warning("The Dask scheduler at %s has no workers yet; start some with 'dask worker %s'.", address, address)
     submit = client.get_executor(pure=False).submit
-    return _Place(
-        lambda *call: submit(_in_own_process, bytes(dumps(call))),
-        lambda now: client.close(),
-        (KilledWorker, CommClosedError),
-    )
+    died = (KilledWorker, CommClosedError)
+    return _Place(lambda *call: submit(_in_own_process, bytes(dumps(call))), lambda now: client.close(), died)
 
 
 def _ray() -> _Place:
@@ -134,8 +134,8 @@ def _ray() -> _Place:
     import ray
     from ray import exceptions as gone
 
-    connected = not ray.is_initialized()
-    if connected:
+    ours = not ray.is_initialized()
+    if ours:
         try:
             ray.init(log_to_driver=False, logging_level=logging.WARNING)
         except ConnectionError:
@@ -143,17 +143,14 @@ def _ray() -> _Place:
                 "No Ray cluster answers at RAY_ADDRESS; correct it, or unset it to start one here."
             ) from None
     remote = ray.remote(_in_own_process).remote
-    return _Place(
-        lambda *call: remote(bytes(dumps(call))).future(),
-        lambda now: ray.shutdown() if connected else None,
-        (gone.WorkerCrashedError, gone.NodeDiedError, gone.OutOfMemoryError, gone.ObjectLostError),
-    )
+    died = (gone.WorkerCrashedError, gone.NodeDiedError, gone.OutOfMemoryError, gone.ObjectLostError)
+    return _Place(lambda *call: remote(bytes(dumps(call))).future(), lambda now: ray.shutdown() if ours else None, died)
 
 
 _own = threading.local()
 
 
-def _in_own_process(call: bytes) -> list[Any] | Exception | None:
+def _in_own_process(call: bytes) -> Any:
     """On a worker of Dask or Ray: the call's results, or what it raised (Ray would wrap it); None if its process died.
 
     Each of the worker's threads has one process, so that it is known whose group ended it. That process has one thread for
@@ -164,8 +161,7 @@ def _in_own_process(call: bytes) -> list[Any] | Exception | None:
     if getattr(_own, "executor", None) is None:
         _own.executor = ProcessPoolExecutor(max_workers=1, timeout=60, env=_THREADS, initializer=_start_worker)
     try:
-        results: list[Any] = _own.executor.submit(_call, call).result()
-        return results
+        return _own.executor.submit(_call, call).result()
     except TerminatedWorkerError:
         _own.executor = None
         return None
@@ -173,10 +169,9 @@ def _in_own_process(call: bytes) -> list[Any] | Exception | None:
         return error
 
 
-def _call(call: bytes) -> list[Any]:
+def _call(call: bytes) -> Any:
     function, shared, group = pickle.loads(call)
-    results: list[Any] = function(shared, group)
-    return results
+    return function(shared, group)
 
 
 class WorkerPool:
@@ -205,18 +200,11 @@ class WorkerPool:
 
     def _open(self) -> _Place:
         if self._place is None:
-            match self.parallel:
-                case "local":
-                    self._place = _local(self.jobs)
-                case "ray":
-                    self._place = _ray()
-                case address:
-                    self._place = _dask(address)
+            known = {"local": lambda: _local(self.jobs), "ray": _ray}
+            self._place = known.get(self.parallel, lambda: _dask(self.parallel))()
         return self._place
 
-    def map(
-        self, function: Callable[..., list[Any]], shared: Any, groups: Sequence[Sequence[Item]]
-    ) -> Iterator[tuple[Item, Any]]:
+    def map(self, function: Work, shared: Any, groups: Sequence[Sequence[Item]]) -> Iterator[tuple[Item, Any]]:
         """Yield `(item, result)` in order of completion, for `function(shared, group)` returning one result per item.
 
         A result is None where the item killed its worker. Any other exception of `function` is raised here; Ctrl-C ends the
@@ -228,9 +216,7 @@ class WorkerPool:
             self.close(now=True)
             raise
 
-    def _attempt(
-        self, function: Callable[..., list[Any]], shared: Any, groups: list[list[Item]]
-    ) -> Iterator[tuple[Item, Any]]:
+    def _attempt(self, function: Work, shared: Any, groups: list[list[Item]]) -> Iterator[tuple[Item, Any]]:
         running: dict[Future[Any], list[Item]] = {}
         lost: list[list[Item]] = []
         with _interrupts_held_back():
@@ -240,22 +226,20 @@ class WorkerPool:
                     running[place.submit(function, shared, group)] = group
             except place.died:
                 lost += groups[len(running) :]
-        while running:
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                group = running.pop(future)
-                try:
-                    results = future.result()
-                except CancelledError:
-                    raise UserError(f"The scheduler at {self.parallel} went away; start it and try again.") from None
-                except place.died:
-                    results = None
-                if results is None:
-                    lost.append(group)
-                elif isinstance(results, Exception):
-                    raise results
-                else:
-                    yield from zip(group, results, strict=True)
+        for future in as_completed(running):
+            group = running.pop(future)
+            try:
+                results = future.result()
+            except CancelledError:
+                raise UserError(f"The scheduler at {self.parallel} went away; start it and try again.") from None
+            except place.died:
+                results = None
+            if results is None:
+                lost.append(group)
+            elif isinstance(results, Exception):
+                raise results
+            else:
+                yield from zip(group, results, strict=True)
         items = [item for group in lost for item in group]
         if not items:
             return
@@ -274,3 +258,55 @@ def split(items: Sequence[Item], parts: int) -> list[list[Item]]:
     """At most `parts` groups of nearly equal length, in order."""
     count = max(1, min(parts, len(items)))
     return [list(items[i * len(items) // count : (i + 1) * len(items) // count]) for i in range(count)]
+
+
+def spread(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    parallel: str = "local",
+    jobs: int | None = None,
+    hear: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """`[function(item) for item in items]`, computed at the place that `parallel` names (see `WorkerPool`).
+
+    With "local" and one job in this process, else in others: function, items and results must pickle, and other machines need
+    the same version of this package. `hear(done, total)` is called for every result.
+
+    >>> spread(abs, [-1, 2], jobs=1)
+    [1, 2]
+    """
+    found: dict[int, Result] = {}
+    for number, result in arrivals(function, items, parallel, jobs):
+        found[number] = result
+        if hear is not None:
+            hear(len(found), len(items))
+    return [found[number] for number in range(len(items))]
+
+
+def arrivals(
+    function: Callable[[Item], Result], items: Sequence[Item], parallel: str = "local", jobs: int | None = None
+) -> Iterator[tuple[int, Result]]:
+    """As `spread`, but each result with its item's number as soon as it is there."""
+    if parallel == "local" and jobs == 1:
+        for number, item in enumerate(items):
+            with threadpool_limits(limits=1):
+                result = function(item)
+            yield number, result
+        return
+    deadly = []
+    with WorkerPool(jobs, parallel) as pool:
+        for (number, _), answer in pool.map(_each, function, [[pair] for pair in enumerate(items)]):
+            if answer is None:
+                deadly.append(number)
+            else:
+                yield number, answer[0]
+    if deadly:
+        raise UserError(
+            f"Item {min(deadly)} of the sweep ended its process even when it was alone; run it in this process (one job) to see "
+            "why."
+        )
+
+
+def _each(function: Callable[[Any], Any], pairs: list[tuple[int, Any]]) -> list[tuple[Any]]:
+    """Runs in a worker; a result is wrapped, since None says that the worker died."""
+    return [(function(item),) for _, item in pairs]
