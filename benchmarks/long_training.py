@@ -16,7 +16,7 @@ from mibp_cert.certify.attack import attack
 from mibp_cert.certify.predict import nominal_classes
 from mibp_cert.engines import Box, Inputs
 from mibp_cert.engines.relational.engine import RelationalEngine
-from mibp_cert.nets import Plan, train_step
+from mibp_cert.nets import Plan
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     for number, step in enumerate(steps, start=1):
         box, report = engine.advance(box, step, threat)
         plain, _ = engine.advance(plain, step, exact_data)
-        trained = train_step(step, trained, data.train.x[step.rows], data.train.one_hot[step.rows])
+        trained = step.train(trained, data.train.x[step.rows], data.train.one_hot[step.rows])
         seconds += report.seconds
         if number % a.every == 0:
             assert isinstance(box, RelationalSet)

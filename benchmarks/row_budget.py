@@ -13,7 +13,7 @@ import numpy as np
 from mibp_cert import Budget, LInf, Network, RelationalSettings, Training, two_moons
 from mibp_cert.engines import Box
 from mibp_cert.engines.relational.engine import RelationalEngine
-from mibp_cert.nets import Plan, train_step
+from mibp_cert.nets import Plan
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
             boxes[name], report = engine.advance(boxes[name], step, free if name == "free" else threat)
             spent[name] = report.seconds
         parts = [slice(i, i + 64) for i in range(0, len(x), 64)]
-        models = np.concatenate([train_step(step, models[p], x[p][:, step.rows], y[p][:, step.rows]) for p in parts])
+        models = np.concatenate([step.train(models[p], x[p][:, step.rows], y[p][:, step.rows]) for p in parts])
         inner = Box(models.min(axis=0), models.max(axis=0))
         assert inner.within(boxes["split"])
         assert inner.within(boxes["joint"])

@@ -15,7 +15,7 @@ from mibp_cert import collective
 from mibp_cert.data import Dataset
 from mibp_cert.engines import PREDICTIONS, Engine, EngineSettings, MibpEngine, SolverSettings
 from mibp_cert.engines.exact import engine as exact_module
-from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps, train_step
+from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.threats import LInf
@@ -83,7 +83,7 @@ def trainings(steps: Sequence[Step], begin: Any, members: Sequence[tuple[Any, An
     x, y = stacked(members)
     states = np.broadcast_to(begin, (len(members), len(begin)))
     for step in steps:
-        states = train_step(step, states, x[:, step.rows], y[:, step.rows])
+        states = step.train(states, x[:, step.rows], y[:, step.rows])
         yield states
 
 

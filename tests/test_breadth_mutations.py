@@ -25,7 +25,7 @@ from mibp_cert.engines.relational.rules import OPERATIONS, AffineRules
 from mibp_cert.engines.rounding import Interval
 from mibp_cert.graph import GraphBuilder, evaluate, interpret
 from mibp_cert.graph.functions import SMOOTH
-from mibp_cert.nets import SGD, Layout, Network, Step, loss_named, run_steps, trace_steps
+from mibp_cert.nets import SGD, GraphStep, Layout, Network, loss_named, run_steps, trace_steps
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.threats import Budget, LabelFlips, LInf
 from oracles import search_step
@@ -158,7 +158,7 @@ def _form_escapes(name: str, threat: Any, rows: int = 4) -> bool:
     symbols = Symbols(noise.blocks, noise.symbols)
     g = GraphBuilder()
     graph = g.finish({"out": g.smooth(g.input("x", x.shape), name)})
-    step = Step(graph, np.arange(rows), Layout((), ()))
+    step = GraphStep(graph, np.arange(rows), Layout((), ()))
     rules = AffineRules(symbols)
     form = rules.apply(graph.nodes[-1], data_forms(symbols, noise, step, bound)["x"])
     linear = form.dense()
@@ -202,7 +202,7 @@ def test_gathered_forms_cover_known_noise(threat: Any, axis: int, kind: str) -> 
     picked = g.gather(before, [[2, -1, 0], [1, 2, -1]], axis)
     graph = g.finish({"before": before, "picked": picked, "total": g.sum(picked, (axis,))})
     symbols = Symbols(noise.blocks, noise.symbols)
-    inputs = data_forms(symbols, noise, Step(graph, np.arange(4), Layout((), ())), bound)
+    inputs = data_forms(symbols, noise, GraphStep(graph, np.arange(4), Layout((), ())), bound)
     rules = AffineRules(symbols)
     values = interpret(graph, dict.fromkeys(OPERATIONS, rules.apply), inputs, engine="relational")
     forms = {name: values[number].tighten() for name, number in graph.outputs.items()}

@@ -12,7 +12,7 @@ from conftest import small_data, small_step
 from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.graph import GraphBuilder, check_support, parse_spec
 from mibp_cert.graph.interpret import TABLE as CONCRETE
-from mibp_cert.nets import run_steps, train_step
+from mibp_cert.nets import run_steps
 
 
 def test_aligned_product_and_sum_equal_einsum() -> None:
@@ -47,8 +47,8 @@ def test_a_step_survives_pickling() -> None:
     network, step = small_step(data, [3, 2])
     theta = network.initialise(0)
     copy = pickle.loads(pickle.dumps(step))
-    before = train_step(step, theta, data.x, data.one_hot)
-    np.testing.assert_array_equal(before, train_step(copy, theta, data.x, data.one_hot))
+    before = step.train(theta, data.x, data.one_hot)
+    np.testing.assert_array_equal(before, copy.train(theta, data.x, data.one_hot))
 
 
 def test_missing_rule_names_operation_layer_and_engine() -> None:

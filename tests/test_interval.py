@@ -18,7 +18,7 @@ from mibp_cert.engines.rounding import Interval, add_down, add_up, gamma, scale_
 from mibp_cert.errors import SoundnessError
 from mibp_cert.graph import Factor, GraphBuilder, evaluate
 from mibp_cert.graph.interpret import TABLE as CONCRETE
-from mibp_cert.nets import run_steps, train_step
+from mibp_cert.nets import run_steps
 from mibp_cert.threats import LInf
 from oracles import evaluate_rational, rational, train_rational
 
@@ -134,7 +134,7 @@ def test_rational_training_of_members_stays_inside(eps: float, sizes: list[int],
             assert all(
                 Fraction(float(box.lower[i])) <= truth[i] <= Fraction(float(box.upper[i])) for i in range(len(truth))
             )
-            point = train_step(step, point, x, y)
+            point = step.train(point, x, y)
             assert box.contains(point)
 
 

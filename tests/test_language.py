@@ -19,7 +19,7 @@ from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
 from mibp_cert.logic import Compiler, Expression, Linear, Own
-from mibp_cert.nets import Network, Training, train_step
+from mibp_cert.nets import Network, Training
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.rules import Polytope
@@ -133,7 +133,7 @@ def test_trained_members_stay_inside_every_engine(name: str, pool: WorkerPool) -
         trained = [theta] * len(members)
         for _ in range(1 if engine.name == "mibp" else 3):
             box, _ = engine.advance(box, step, threat)
-            trained = [train_step(step, t, x, y) for t, (x, y) in zip(trained, members, strict=True)]
+            trained = [step.train(t, x, y) for t, (x, y) in zip(trained, members, strict=True)]
             slip = 0.0 if engine.name != "mibp" else 1e-5 * box.radius  # members break rules by the solver's tolerance
             inside = [((box.lower - slip <= t) & (t <= box.upper + slip)).all() for t in trained]
             assert all(inside), engine.name
@@ -162,7 +162,7 @@ def test_the_exact_step_equals_brute_force_over_rules(pool: WorkerPool) -> None:
     assert all(threat.contains(x, y) for x, y in datasets[::9])
     network, step = small_step(data, [2, 2], rate=0.5)
     theta = network.initialise(3)
-    models = np.stack([train_step(step, theta, x, y) for x, y in datasets])
+    models = np.stack([step.train(theta, x, y) for x, y in datasets])
     bounds, _ = MibpEngine(SolverSettings(gap=1e-4), pool=pool).advance(Box.point(theta), step, threat)
     width = np.maximum(0.5 * (models.max(axis=0) - models.min(axis=0)), 1e-3)
     assert (bounds.lower <= models.min(axis=0)).all()
@@ -197,7 +197,7 @@ def test_random_rules_keep_their_samples(pool: WorkerPool) -> None:
         for x, y in members:
             assert threat.contains(x, y)
             assert ((hull.x_low <= x) & (x <= hull.x_high)).all()
-            trained = train_step(step, theta, x, y)
+            trained = step.train(theta, x, y)
             assert all(box.contains(trained) for box in boxes)
 
 

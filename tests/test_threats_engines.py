@@ -20,7 +20,6 @@ from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational import RelationalSet, budget, forms
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
-from mibp_cert.nets import train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.threats import AnyCategory, Budget, LabelFlips, LInf, Missing
@@ -57,7 +56,7 @@ def check_contained(threat: ThreatSet, engine: Engine, sizes: list[int], steps: 
     for x, y in [threat.reference, *attacked(threat, box, np.random.default_rng(seed), 12)]:
         trained = theta
         for step, bounds in zip(graphs, boxes, strict=True):
-            trained = train_step(step, trained, x[step.rows], y[step.rows])
+            trained = step.train(trained, x[step.rows], y[step.rows])
             assert bounds.contains(trained), "a trained model left its bounds"
 
 
@@ -139,7 +138,7 @@ def test_trained_members_stay_inside_mibp_bounds(name: str, pool: WorkerPool) ->
 
 
 def brute_force(threat: ThreatSet, step: Any, theta: Any, datasets: list[Any]) -> Box:
-    models = np.stack([train_step(step, theta, x[step.rows], y[step.rows]) for x, y in datasets])
+    models = np.stack([step.train(theta, x[step.rows], y[step.rows]) for x, y in datasets])
     assert all(threat.contains(x, y) for x, y in datasets)
     return Box(models.min(axis=0), models.max(axis=0))
 
@@ -229,7 +228,7 @@ def check_budget(engine: RelationalEngine, most: int) -> tuple[Box, Box]:
     for step in graphs:
         few, _ = engine.advance(few, step, budgeted)
         wide, _ = engine.advance(wide, step, free)
-        paths = [(train_step(step, t, x[step.rows], y[step.rows]), x, y) for t, x, y in paths]
+        paths = [(step.train(t, x[step.rows], y[step.rows]), x, y) for t, x, y in paths]
         assert all(few.contains(t) for t, _, _ in paths), "a poisoned model left its bounds"
     return few, wide
 
@@ -263,7 +262,7 @@ def test_known_noise_explains_poisoned_models_where_values_are_gathered(name: st
             state, _ = JOINT.advance(state, step, threat)
             assert isinstance(state, RelationalSet)
             labels = p.data.one_hot[step.rows]
-            paths = [(train_step(step, t, x[step.rows], labels), e, x) for t, e, x in paths]
+            paths = [(step.train(t, x[step.rows], labels), e, x) for t, e, x in paths]
             for t, epsilon, _ in paths:
                 left = np.abs(state.residual(t, epsilon))
                 assert (left <= state.cover() * (1 + 1e-12)).all(), "the known noise does not explain a model"
@@ -353,7 +352,7 @@ def check_budget_step(most: int) -> None:
         for _ in range(2):
             state, _ = JOINT.advance(state, step, threat)
             assert isinstance(state, RelationalSet)
-            paths = [(train_step(step, t, x, y), x, y) for t, x, y in paths]
+            paths = [(step.train(t, x, y), x, y) for t, x, y in paths]
             for t, x, _ in paths:
                 epsilon = (x - noise.x_centre).ravel() / noise.x_linear.diagonal()
                 rest = np.abs(state.residual(t, epsilon))

@@ -21,7 +21,6 @@ from mibp_cert.engines.exact.engine import MibpEngine
 from mibp_cert.engines.interval import IntervalEngine
 from mibp_cert.engines.relational.engine import RelationalEngine
 from mibp_cert.errors import UserError
-from mibp_cert.nets import train_step
 from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.blocks import Segments
@@ -213,7 +212,7 @@ def check_trainings(threat: ThreatSet, pool: WorkerPool, steps: int = 3) -> None
         paths = [(theta, x, y) for x, y in members]
         for number, step in enumerate(graphs):
             box, _ = engine.advance(box, step, threat)
-            paths = [(train_step(step, t, x[step.rows], y[step.rows]), x, y) for t, x, y in paths]
+            paths = [(step.train(t, x[step.rows], y[step.rows]), x, y) for t, x, y in paths]
             assert all(box.contains(t) for t, _, _ in paths), engine.name
             if number == 0 and engine.name == "mibp":
                 low, high = (pick([t for t, _, _ in paths], axis=0) for pick in (np.min, np.max))

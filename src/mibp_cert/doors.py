@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
 from mibp_cert.engines import EngineSettings, RelationalSettings, SolverSettings, engine_named
 from mibp_cert.engines.rounding import Array
+from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.store import run_in
 from mibp_cert.threats import Nothing, Threat
@@ -61,15 +63,11 @@ def certify_training(
     >>> run.bounds.contains(run.theta)
     True
     """
-    for given in (threat, test_threat):
-        check_threat(given)
-    training, split = training or Training(), Split.of(data)
-    if split.test is not None and split.test.missing is not None:
-        test_threat = with_missing(test_threat)  # a value that is missing may be any valid one
-    request = Request(
+    training = training or Training()
+    request = _request(
         network,
-        split,
-        Nothing() if threat is None else threat,
+        data,
+        threat,
         training,
         engine,
         EngineSettings(solver or SolverSettings(), relational or RelationalSettings(), unroll),
@@ -79,5 +77,56 @@ def certify_training(
         test_threat,
         (attack_settings or AttackSettings()) if attacked else None,
     )
-    request.check()
     return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
+
+
+def certify_fit(
+    data: Split | Dataset,
+    threat: Threat | None = None,
+    model: Fitted | None = None,
+    engine: str = "dual",
+    *,
+    test_threat: Threat | None = None,
+    attack_settings: AttackSettings | None = None,
+    attacked: bool = True,
+    callbacks: Callbacks | None = None,
+) -> CertifiedRun:
+    """Fit on every dataset that the threat allows, at once: bounds that contain the minimiser for each of them.
+
+    No seed, batch or number of steps is part of the certificate; scaling, features and `C` are fixed.
+
+    >>> from mibp_cert import LInf, two_moons
+    >>> run = certify_fit(two_moons(0), LInf(0.01), Fitted(C=1.0))
+    >>> run.bounds.contains(run.theta)
+    True
+    """
+    model, split = model or Fitted(), Split.of(data)
+    network = model.network(split.train)
+    request = _request(
+        network,
+        split,
+        threat,
+        model,
+        engine,
+        EngineSettings(),
+        engine,
+        Selection(),
+        np.zeros(network.layout.size),
+        test_threat,
+        (attack_settings or AttackSettings()) if attacked else None,
+    )
+    return certify(request, callbacks)
+
+
+def _request(network: Network, data: Split | Dataset, threat: Threat | None, *rest: Any) -> Request:
+    """The request for these parts, checked before any work is done."""
+    training, engine, settings, prediction, select, start, test_threat, attack = rest
+    for given in (threat, test_threat):
+        check_threat(given)
+    split = Split.of(data)
+    if split.test is not None and split.test.missing is not None:
+        test_threat = with_missing(test_threat)  # a value that is missing may be any valid one
+    doubt = Nothing() if threat is None else threat
+    request = Request(network, split, doubt, training, engine, settings, prediction, select, start, test_threat, attack)
+    request.check()
+    return request

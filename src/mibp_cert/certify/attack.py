@@ -19,6 +19,7 @@ from mibp_cert.engines import Box, Inputs, ParameterSet, RelationalEngine, Relat
 from mibp_cert.engines.relational import Case, LinearPart, cases_of, linear_part
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import SoundnessError
+from mibp_cert.fitted import FitStep, adjoint
 from mibp_cert.graph import evaluate
 from mibp_cert.nets import Network, Step, run_steps
 from mibp_cert.sets import ThreatSet
@@ -55,6 +56,7 @@ class _Trainer:
     ) -> None:
         self.network, self.steps, self.theta0, self.threat = network, steps, theta0, threat
         self.inputs = inputs
+        self.regression = nominal is None
         self.nominal = np.zeros(len(inputs.x), dtype=np.intp) if nominal is None else nominal
         shape = (len(inputs.x), network.logits)
         self.low, self.high = np.full(shape, np.inf), np.full(shape, -np.inf)
@@ -111,6 +113,16 @@ class _Trainer:
         classes = logits.argmax(axis=-1) if logits.shape[-1] > 1 else logits[..., 0] > 0
         return np.asarray(classes, dtype=np.intp)
 
+    def found(self, nominal: NDArray[np.intp] | None) -> Attack:
+        """All that was reached, with the dataset that changes the most of these classes as a witness."""
+        classes = self.classes()
+        none = np.zeros(len(classes), dtype=np.intp)
+        flips = none if nominal is None else (classes != nominal[None, :]).sum(axis=1)
+        worst = int(flips.argmax())
+        outputs = Interval(self.low, self.high)
+        origins = tuple(self.origins)
+        return Attack(np.stack(self.theta), classes, origins, self.data[worst], int(flips[worst]), outputs)
+
     def margins(self) -> Array:
         """Margin of the nominal class, for each dataset and point: negative where the attack succeeds."""
         return _margins(np.stack(self.logits), self.nominal)
@@ -147,6 +159,9 @@ def attack(
         trainer.perturb([x for x, _ in inputs.members.sample(rng, VARIANTS)])
     trainer.add([threat.reference], "clean data")
     trainer.add(threat.sample(rng, settings.members), "random member")
+    if isinstance(steps[0], FitStep):
+        _push(trainer, steps[0], settings)
+        return trainer.found(nominal)
     cases = [] if state is None else cases_of(state, threat)
     cases = cases or cases_of(_relational_state(network, steps, theta0, threat), threat)
     if any(case.state.data for case in cases):
@@ -156,17 +171,25 @@ def attack(
             trainer.perturb(_worst_inputs(inputs, margins))
         trainer.add(_point_attacks(cases, margins, settings), "point attack")
     _improve(trainer, threat, settings, rng)
-    classes = trainer.classes()
-    flips = (classes != nominal[None, :]).sum(axis=1) if nominal is not None else np.zeros(len(classes), dtype=np.intp)
-    worst = int(flips.argmax())
-    return Attack(
-        np.stack(trainer.theta),
-        classes,
-        tuple(trainer.origins),
-        trainer.data[worst],
-        int(flips[worst]),
-        Interval(trainer.low, trainer.high),
-    )
+    return trainer.found(nominal)
+
+
+def _push(trainer: _Trainer, step: FitStep, settings: AttackSettings) -> None:
+    """Fitted models: for every direction the dataset that the adjoint asks for, again and again from where the last one led."""
+    theta, (x, y) = trainer.theta[0], trainer.threat.reference
+    points = step.design(theta, trainer.inputs.x)
+    order = np.argsort(np.abs(points @ theta[-points.shape[1] :]), kind="stable")[: settings.points]
+    sides = np.where(trainer.nominal[order] == 1, 1.0, -1.0)[:, None] * points[order]
+    eye = np.eye(points.shape[1])[: settings.parameters]
+    a = np.concatenate([sides, *([-sides] if trainer.regression else []), eye, -eye])
+    noise = trainer.threat.noise()
+    now = np.broadcast_to(x, (len(a), *x.shape)), np.broadcast_to(y, (len(a), *y.shape))
+    models = np.broadcast_to(theta, (len(a), len(theta)))
+    for round_number in range(settings.rounds):
+        members = [trainer.threat.worst(g) for g in adjoint(step, noise, a, *now, models)]
+        trainer.add(members, f"adjoint, round {round_number},")
+        now = np.stack([m[0] for m in members]), np.stack([m[1] for m in members])
+        models = np.stack(trainer.theta[-len(a) :])
 
 
 def _relational_state(network: Network, steps: Sequence[Step], theta0: Array, threat: ThreatSet) -> ParameterSet:

@@ -17,7 +17,7 @@ from mibp_cert.data import Split, Task
 from mibp_cert.engines import Box, Engine, Inputs, ParameterSet, StepReport
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import Diverged, SoundnessError
-from mibp_cert.nets import Network, Plan, Training, train_step
+from mibp_cert.nets import Network, Plan, Training
 from mibp_cert.threats import Threat
 
 DIVERGED = 1e6
@@ -155,7 +155,7 @@ class _Loop:
                 bounds = None
             else:
                 now, report = self.engine.advance(now, step, self.members)
-                trained = train_step(step, trained, x[step.rows], y[step.rows])
+                trained = step.train(trained, x[step.rows], y[step.rows])
                 elapsed = time.perf_counter() - start
                 bounds = now.first(self.parameters)
                 record = self._record(now, bounds, trained, count, report, elapsed, whole or select.per_step)
@@ -304,7 +304,7 @@ def clean_accuracies(network: Network, data: Split, threat: Threat, training: Tr
     plan = Plan.of(network, training, data.train, network.initialise(training.seed, training.init))
     theta, found = plan.begin, []
     for step in plan.steps:
-        theta = train_step(step, theta, x[step.rows], y[step.rows])
+        theta = step.train(theta, x[step.rows], y[step.rows])
         classes = nominal_classes(network, theta[: network.layout.size], data.validation.x)
         found.append(float(np.mean(classes == data.validation.y)))
     return found

@@ -29,6 +29,7 @@ from mibp_cert.engines import (
 )
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
+from mibp_cert.fitted import FITTED, Fitted
 from mibp_cert.nets import LAYERS, Network, Plan, Training, effective_batch_size
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.base import digest_of
@@ -66,7 +67,7 @@ class Request:
     network: Network
     data: Split
     threat: Threat
-    training: Training
+    training: Training | Fitted
     engine: str
     settings: EngineSettings
     prediction: str
@@ -80,12 +81,11 @@ class Request:
 
     def check(self) -> None:
         """Raise `UserError` for what cannot be done."""
-        train, made = self.train, engine_named(self.engine)
+        train, made, predictor = self.train, self.made, self.predictor
         if train.features != self.network.features:
             raise UserError(
                 f"The data have {train.features} columns but the network takes {self.network.features}; change its first size."
             )
-        predictor = prediction_named(self.prediction)
         if predictor.own_sets and predictor is not made:
             raise UserError(
                 f"{predictor.name.capitalize()} prediction needs the engine '{predictor.name}'; choose --predict interval or "
@@ -97,11 +97,35 @@ class Request:
             raise UserError("Choosing the epoch on validation data needs data with classes and a validation part.")
         if self.start.shape != (self.network.layout.size,) or not np.isfinite(self.start).all():
             raise UserError(f"The initial parameters must be {self.network.layout.size} finite numbers.")
-        check_memory(self.network, train, self.threat, self.training.batch_size, self.engine)
+        self.training.check(self.network, train)
+        check_memory(self.network, train, self.threat, self.training.batch_size, made)
 
     @property
     def train(self) -> Dataset:
         return self.data.train
+
+    @property
+    def made(self) -> type[Engine]:
+        """The engine asked for."""
+        if not isinstance(self.training, Fitted):  # the two kinds of training have engines of their own
+            return engine_named(self.engine)
+        if self.engine not in FITTED:
+            raise UserError(
+                f"The engine {self.engine!r} bounds trainings in steps; fitted models have {', '.join(FITTED)}."
+            )
+        return FITTED[self.engine]
+
+    @property
+    def predictor(self) -> type[Engine]:
+        """The engine whose bounds of predictions were asked for."""
+        return self._predictor(self.prediction)
+
+    def _predictor(self, prediction: str) -> type[Engine]:
+        if prediction == self.made.prediction:
+            return self.made
+        if isinstance(self.training, Fitted):
+            raise UserError(f"Predictions of fitted models are bounded by their own engine, not by {prediction!r}.")
+        return prediction_named(prediction)
 
     @cached_property
     def members(self) -> ThreatSet:
@@ -111,7 +135,7 @@ class Request:
     @cached_property
     def plan(self) -> Plan:
         """The whole training, one step in each graph."""
-        return Plan.of(self.network, self.training, self.train, self.start)
+        return self.training.plan(self.network, self.train, self.start)
 
     @cached_property
     def unrolled(self) -> Plan:
@@ -119,7 +143,7 @@ class Request:
         return (
             self.plan
             if self.settings.unroll == 1
-            else Plan.of(self.network, self.training, self.train, self.start, self.settings.unroll)
+            else self.training.plan(self.network, self.train, self.start, self.settings.unroll)
         )
 
     def test_inputs(self) -> Inputs:
@@ -129,11 +153,12 @@ class Request:
         return Inputs(test.x, None if self.test_threat is None else self.test_threat.bind(test.ranged(self.train)))
 
     def make_engine(self, progress: Progress | None = None) -> Engine:
-        return engine_named(self.engine).of(self.settings, progress)
+        return self.made.of(self.settings, progress)
 
     def make_predictor(self, prediction: str | None = None) -> Engine:
         """The engine that bounds predictions: the one asked for, or another."""
-        return prediction_named(prediction or self.prediction).of(replace(self.settings, unroll=1))
+        made = self.predictor if prediction is None else self._predictor(prediction)
+        return made.of(replace(self.settings, unroll=1))
 
     # On disk ----------------------------------------------------------------------------------------------------------
 
@@ -146,7 +171,7 @@ class Request:
             "layers": [_layer_json(layer) for layer in self.network.layers],
             "threat": self.threat.to_json(),
             "threat_sha256": digest_of(self.members),
-            "training": asdict(self.training),
+            "training": {"kind": type(self.training).__name__, **asdict(self.training)},
             "engine": self.engine,
             "solver": {k: _finite(v) for k, v in asdict(solver).items() if k not in _ELSEWHERE},
             "relational": asdict(self.settings.relational),
@@ -187,7 +212,7 @@ class Request:
             for name in ("train", "validation", "test")
             if f"{name}_x" in arrays
         }
-        shape, training, schedule = plain["shape"], plain["training"], plain["training"]["schedule"]
+        shape = plain["shape"]
         solver: dict[str, Any] = {
             k: math.inf if v is None and k.startswith("seconds") else v for k, v in plain["solver"].items()
         }
@@ -195,7 +220,7 @@ class Request:
             Network(tuple(map(_layer_of, plain["layers"])), tuple(shape) if isinstance(shape, list) else shape),
             Split(plain["name"], **parts),
             threat_from_json(plain["threat"]) if threat is None else threat,
-            Training(**{**training, "schedule": tuple(schedule) if isinstance(schedule, list) else schedule}),
+            _training_of(plain["training"]),
             plain["engine"],
             EngineSettings(SolverSettings(**solver), RelationalSettings(**plain["relational"]), plain["unroll"]),
             plain["prediction"],
@@ -219,6 +244,11 @@ def with_missing(threat: Threat | None) -> Threat:
     if not isinstance(threat, Catalogued):
         raise UserError("The rows have missing values, which rules cannot be combined with; fill them in.")
     return threat if threat.knows_missing() else threat & Missing()
+
+
+def _training_of(plain: Mapping[str, Any]) -> Training | Fitted:
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "kind"}
+    return Fitted(**values) if plain["kind"] == Fitted.__name__ else Training(**values)
 
 
 def _layer_json(layer: Any) -> dict[str, Any]:
@@ -299,17 +329,19 @@ def free_memory() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def estimate_memory(network: Network, batch: int, symbols: int, rows: int, engine: str) -> int:
+def estimate_memory(network: Network, batch: int, symbols: int, rows: int, engine: type[Engine]) -> int:
     """Bytes at the peak of a step: the data, and what the engine keeps."""
-    return 8 * rows * network.features * 6 + engine_named(engine).memory(network, batch, symbols)
+    return 8 * rows * network.features * 6 + engine.memory(network, batch, symbols)
 
 
-def check_memory(network: Network, train: Dataset, threat: Threat, batch_size: int | None, engine: str) -> None:
+def check_memory(
+    network: Network, train: Dataset, threat: Threat, batch_size: int | None, engine: type[Engine]
+) -> None:
     """Raise `UserError` if the run would need more than there is; only large data are looked at."""
     if len(train) * train.features < LARGE:
         return
     free = free_memory()
-    symbols = count_symbols(train, threat) if engine_named(engine).keeps_symbols else 0
+    symbols = count_symbols(train, threat) if engine.keeps_symbols else 0
     need = estimate_memory(network, effective_batch_size(len(train), batch_size), symbols, len(train), engine)
     if need > SHARE * free or symbols > MOST_SYMBOLS:
         raise UserError(

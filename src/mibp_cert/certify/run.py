@@ -28,9 +28,10 @@ from mibp_cert.certify.predict import (
 )
 from mibp_cert.certify.request import Request, Selection, check_threat
 from mibp_cert.data import Dataset, Split, Task
-from mibp_cert.engines import Engine, Inputs, ParameterSet, SolverSettings, engine_named, prediction_named
+from mibp_cert.engines import Engine, Inputs, ParameterSet, SolverSettings
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
+from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.threats import Threat
 
@@ -108,7 +109,7 @@ class CertifiedRun:
     threat: ClassVar[Threat] = forwarded("request.threat")
     test_threat: ClassVar[Threat | None] = forwarded("request.test_threat")
     """What may be wrong with the test inputs themselves."""
-    training: ClassVar[Training] = forwarded("request.training")
+    training: ClassVar[Training | Fitted] = forwarded("request.training")
     engine: ClassVar[str] = forwarded("request.engine")
     prediction: ClassVar[str] = forwarded("request.prediction")
     select: ClassVar[Selection] = forwarded("request.select")
@@ -122,12 +123,12 @@ class CertifiedRun:
     @property
     def outer(self) -> tuple[str, ...]:
         """Views of the threat that are larger than the set itself, in words."""
-        return () if engine_named(self.engine).solves else self.request.members.outer
+        return () if self.request.made.solves else self.request.members.outer
 
     @property
     def soundness(self) -> str:
         """What the bounds rest on: the weaker of the engine's and the predictions' soundness."""
-        made, predictor = engine_named(self.engine), prediction_named(self.prediction)
+        made, predictor = self.request.made, self.request.predictor
         return predictor.soundness if predictor.soundness != "rounding-safe" else made.soundness
 
     # What was found ---------------------------------------------------------------------------------------------------
@@ -310,25 +311,32 @@ class CertifiedRun:
 
     def to_json(self) -> dict[str, Any]:
         """The run as plain data; the keys are a contract."""
-        training, plain, plan = self.training, Training(), self.request.plan
+        training, usual = self.training, Training()
+        told = {k: getattr(training, k, None) for k in ("seed", "learning_rate", "batch_mode", "init")}
         optimiser = ("momentum", "weight_decay", "clip", "schedule")
+        in_steps = isinstance(training, Training)
+        plan = self.request.plan if in_steps else None
         return {
             "dataset": self.data.name,
             "engine": self.engine,
-            "seed": training.seed,
+            "seed": told["seed"],
             "parameters": self.network.layout.size,
             "threat": self.threat.to_json(),
             **({} if self.test_threat is None else {"test_threat": self.test_threat.to_json()}),
             "network": self.network.sizes,
             "layers": self.network.describe(),
             "loss": training.loss,
-            "learning_rate": training.learning_rate,
-            **{k: getattr(training, k) for k in optimiser if getattr(training, k) != getattr(plain, k)},
-            "batch_size": plan.batch_size,
-            "batch_mode": training.batch_mode,
-            "init": training.init,
+            "learning_rate": told["learning_rate"],
+            **{
+                k: getattr(training, k)
+                for k in optimiser
+                if getattr(training, k, None) != getattr(usual, k) and in_steps
+            },
+            "batch_size": None if plan is None else plan.batch_size,
+            "batch_mode": told["batch_mode"],
+            "init": told["init"],
             "unroll": self.request.settings.unroll,
-            "epochs": [record.to_json() for record in self.history],
+            "epochs": [record.to_json() for record in self.history] if in_steps else [],
             "solver": {
                 "name": self.solver.solver,
                 "programs": self.programs,
@@ -338,9 +346,9 @@ class CertifiedRun:
             },
             "prediction": self.prediction,
             "select": self.select.rule,
-            "steps": self.steps,
+            "steps": self.steps if in_steps else None,
             "diverged": self.diverged,
-            "steps_per_epoch": plan.per_epoch,
+            "steps_per_epoch": None if plan is None else plan.per_epoch,
             "soundness": self.soundness,
             "repeatable": self.repeatable,
             **({"outer": list(self.outer)} if self.outer else {}),

@@ -1,30 +1,33 @@
 """Tier 1: a bound of `a·θ(D)` over every dataset `D` of the threat, from multipliers of the query's own.
 
-Symbols: rows `x_i + d_i`, targets `y_i + e_i`, weights `w_i` (`fitted.table`), `ψ = ∂ℓ/∂s`, penalties `α`; known ranges `B` of `θ` and `S_i` of the
-scores `s_i = (x_i + d_i)·θ`; a tilt `|v_j| ≤ τ_j`: every minimiser in question has `∇L_D(θ) = v`.
+Symbols: rows `x_i + d_i`, targets `y_i + e_i`, weights `w_i` (`fitted.table`), `ψ = ∂ℓ/∂s`, penalties `α`; known ranges `B` of
+`θ` and `S_i` of the scores `s_i = (x_i + d_i)·θ`; a tilt `|v_j| ≤ τ_j`: every minimiser in question has `∇L_D(θ) = v`.
 
 For every `u` and `λ`, since `∇L_D(θ) − v = 0` and `(x_i + d_i)·θ − s_i = 0`,
 
     a·θ = (a + α∘u)·θ − u·v + Σ_i w_i { ψ(y_i + e_i, s_i) u·(x_i + d_i) + λ_i [(x_i + d_i)·θ − s_i] }.                        (1)
 
-**One row.** `d_ij` multiplies `t_ij = ψu_j + λ_iθ_j ∈ [l, h]`. As `|t| − ρt` is convex, `|t| ≤ ρt + γ` with `γ = max(|l| − ρl, |h| − ρh)` for any `ρ`; the best
-is `ρ = ±1` where the sign is known and the chord's slope where it is not. With `x̂_i = x_i + r_i∘ρ_i` and `ω_i = u·x̂_i`, `λ_i = κ_iω_i`,
+**One row.** `d_ij` multiplies `t_ij = ψu_j + λ_iθ_j ∈ [l, h]`. As `|t| − ρt` is convex, `|t| ≤ ρt + γ` with `γ = max(|l| − ρl,
+|h| − ρh)` for any `ρ`; the best is `ρ = ±1` where the sign is known and the chord's slope where it is not. With `x̂_i = x_i +
+r_i∘ρ_i` and `ω_i = u·x̂_i`, `λ_i = κ_iω_i`,
 
     row i ≤ λ_i x̂_i·θ + |ω_i| max_{s ∈ S_i} ±(ψ − κ_i s) + Σ_j r_ij γ_ij,        the sign being that of ω_i.
 
-Noise known by a support function pays that of the middle of `t`, plus the radius of `t` times its largest size. What remains is
-affine in `θ`: its largest value over `B` is at a corner. Soundness does not depend on how `u`, `κ`, `ρ` were found.
+Noise known by a support function pays that of the middle of `t`, plus the radius of `t` times its largest size. What remains
+is affine in `θ`: its largest value over `B` is at a corner. Soundness does not depend on how `u`, `κ`, `ρ` were found.
 
-**A row's own score** is the query `a = x_i + d_i`: its noise is that of row `i`, so `λ_i + 1/w_i` takes the place of `λ_i` before `x_i + d_i` (and not before `s_i`).
+**A row's own score** is the query `a = x_i + d_i`: its noise is that of row `i`, so `λ_i + 1/w_i` takes the place of `λ_i`
+before `x_i + d_i` (and not before `s_i`).
 
-**Budgets.** Let `U_i(θ)` be the affine function summed for row `i`, `V_i(θ)` that of an alternative, with its own slope on its own score's range. Replacing
-the row costs `max(0, max_B (V_i − U_i))`; `most` rows cost at most the sum of the `most` largest.
+**Budgets.** Let `U_i(θ)` be the affine function summed for row `i`, `V_i(θ)` that of an alternative, with its own slope on its
+own score's range. Replacing the row costs `max(0, max_B (V_i − U_i))`; `most` rows cost at most the sum of the `most` largest.
 
-Multipliers: `u = −M⁻¹a` with `M = diag α + Σ w_i κ_i x̂_i x̂_iᵀ` leaves nothing of the affine part; `κ_i` is the slope of the concave (`ω_i > 0`) or convex envelope of
-`ψ` on `S_i` at the score of the worst model, which a Newton step on the fit with these envelopes approaches.
+Multipliers: `u = −M⁻¹a` with `M = diag α + Σ w_i κ_i x̂_i x̂_iᵀ` leaves nothing of the affine part; `κ_i` is the slope of the
+concave (`ω_i > 0`) or convex envelope of `ψ` on `S_i` at the score of the worst model, which a Newton step on the fit with
+these envelopes approaches.
 
-Rounding: with `T` the sum of the absolute values of all terms and `N` their number, a sum of products in float64 is off by less than
-`4Nε·T`; that is added.
+Rounding: with `T` the sum of the absolute values of all terms and `N` their number, a sum of products in float64 is off by
+less than `4Nε·T`; that is added.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
@@ -126,7 +130,7 @@ class Dual:
         every = np.arange(len(a))
         kappa = np.broadcast_to(known.secant, (len(a), len(rows)))
         theta = np.broadcast_to(z.middle, a.shape)
-        u = -np.linalg.solve(known.hessian(alpha), a.T).T
+        u = np.asarray(-np.linalg.solve(known.hessian(alpha), a.T).T, dtype=np.float64)
         rho = known.slopes(u, kappa * (u @ rows.x.T) + plus)
         for _ in range(self.rounds):
             hat = known.worst(rho)
@@ -168,9 +172,10 @@ class Dual:
         gain = np.where(mine & budget.scaled, 0.0, np.maximum(gain, 0.0))
         best = np.zeros((len(u), len(rows) + len(budget.rows)))
         place = np.where(there, budget.rows, len(rows) + np.arange(len(budget.rows)))
-        np.maximum.at(best, (slice(None), place), gain)
+        np.maximum.at(best.T, place, gain.T)
         if not there.all():  # a row that was not there can come more than once
-            best = np.concatenate([best, np.repeat(best[:, len(rows) :].max(axis=1, keepdims=True), budget.most, axis=1)], axis=1)
+            again = np.repeat(best[:, len(rows) :].max(axis=1, keepdims=True), budget.most, axis=1)
+            best = np.concatenate([best, again], axis=1)
         k = min(budget.most, best.shape[1])
         top = np.partition(best, best.shape[1] - k, axis=1)[:, best.shape[1] - k :].sum(axis=1)
         return top, size.sum(axis=1)
@@ -200,13 +205,13 @@ class Known:
         x = self.rows.x
         return np.asarray((x * (self.rows.w * self.secant)[:, None]).T @ x + np.diag(alpha))
 
-    def envelope(self, up: Array, s: Array) -> tuple[Array, Array]:
+    def envelope(self, up: NDArray[np.bool_], s: Array) -> tuple[Array, Array]:
         """Value and slope at `s` of the concave envelope of `ψ` where `up`, else of the convex one."""
         loss, y = self.loss, self.rows.y
         sides = []
-        for sign, target, low, high, touch in (
-            (1.0, y, self.low, self.high, self.touch[0]),
-            (-1.0, loss.mirrored(y), -self.high, -self.low, self.touch[1]),
+        for sign, target, low, touch in (
+            (1.0, y, self.low, self.touch[0]),
+            (-1.0, loss.mirrored(y), -self.high, self.touch[1]),
         ):
             at = sign * s
             slope = loss.upper_slope(target, low, touch, at)
@@ -256,7 +261,7 @@ class Known:
             g, more = _through(piece.linear, middle, radius)
             top = piece.segments.ends(g)[1]
             rest = np.add.reduceat(more * piece.segments.magnitude(), piece.segments.starts, axis=1)
-            np.add.at(noise, (slice(None), piece.segments.rows), top + rest)
+            np.add.at(noise.T, piece.segments.rows, (top + rest).T)
         up = omega >= 0
         y = np.where(up, self.ends[0], loss.mirrored(self.ends[1]))
         low, high = np.where(up, self.low, -self.high), np.where(up, self.high, -self.low)

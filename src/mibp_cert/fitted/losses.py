@@ -7,8 +7,8 @@
 | `squared-hinge` | `max(0, 1 − z·s)²`, `z = 2y − 1`  | `−2z·max(0, 1 − z·s)`    | 0 or 1               |
 | `huber`         | `½e²`, or `δ(|e| − ½δ)`, `e=s−y`  | `min(δ, max(−δ, s − y))` | any number           |
 
-Every `ψ` is convex below a point `m` and concave above it (`m = 0`, none, `±∞`, `y`). So on `[l, h]` the maximum of
-`f(s) = ψ(s) − κs` is at an end of the convex part, or in the concave part, where for every `c` in it
+Every `ψ` is convex below a point `m` and concave above it (`m = 0`, none, `±∞`, `y`). So on `[l, h]` the maximum of `f(s) =
+ψ(s) − κs` is at an end of the convex part, or in the concave part, where for every `c` in it
 
     f(s) ≤ f(c) + max(0, f'(c)(h − c), f'(c)(l' − c)),        l' = max(l, m),
 
@@ -110,7 +110,8 @@ def sigmoid(s: Array) -> Array:
 
 @dataclass(frozen=True)
 class Logistic(ScoreLoss):
-    """`σ` is convex below 0 and concave above; `σ' = κ` at `log((1 + q)/(1 − q))`, `q = √(1 − 4κ)`; `−(σ(−s) − y) = σ(s) − (1 − y)`."""
+    """`σ` is convex below 0 and concave above; `σ' = κ` at `log((1 + q)/(1 − q))`, `q = √(1 − 4κ)`; mirrored, `σ(s) − y`
+    is `σ(s) − (1 − y)`."""
 
     name = "cross-entropy"
     label_shift = True
@@ -234,4 +235,6 @@ class HuberScore(ScoreLoss):
         return np.abs(s) + np.abs(y) + self.delta
 
 
-SCORE_LOSSES: dict[str, ScoreLoss] = {loss.name: loss for loss in (Logistic(), HalfSquare(), SquaredHinge(), HuberScore())}
+SCORE_LOSSES: dict[str, ScoreLoss] = {
+    loss.name: loss for loss in (Logistic(), HalfSquare(), SquaredHinge(), HuberScore())
+}

@@ -1,8 +1,9 @@
 """Minimisers, and what a computed one fails to be one by.
 
-`L(θ) = Σ_i w_i ℓ(y_i, x_i·θ) + ½ Σ_j α_j θ_j²` is minimised by damped Newton steps, for many datasets at once. A computed `c` is not the minimiser; it exactly
-minimises `L(θ) − v·θ` with `v = ∇L(c)`. `tilt` encloses `|v_j|`: the bounds of `fitted.dual` hold for every such tilt, hence for the true minimiser (`v = 0`), for `c`,
-and for any optimiser that stops at a gradient no larger than that.
+`L(θ) = Σ_i w_i ℓ(y_i, x_i·θ) + ½ Σ_j α_j θ_j²` is minimised by damped Newton steps, for many datasets at once. A computed `c`
+is not the minimiser; it exactly minimises `L(θ) − v·θ` with `v = ∇L(c)`. `tilt` encloses `|v_j|`: the bounds of `fitted.dual`
+hold for every such tilt, hence for the true minimiser (`v = 0`), for `c`, and for any optimiser that stops at a gradient no
+larger than that.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def _share(
 
     def value(share: Array | float) -> Array:
         at = theta - np.asarray(share)[..., None] * step
-        return np.asarray((w * loss.value(y, s - np.asarray(share)[..., None] * ds)).sum(axis=-1) + 0.5 * (alpha * at * at).sum(axis=-1))
+        losses = w * loss.value(y, s - np.asarray(share)[..., None] * ds)
+        return np.asarray(losses.sum(axis=-1) + 0.5 * (alpha * at * at).sum(axis=-1))
 
     now = value(0.0)
     slack = 8.0 * EPS * np.abs(now)  # at the minimum, rounding decides
@@ -66,7 +68,9 @@ def _share(
 def tilt(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, c: Array) -> Array:
     """Upper bounds of `|∂_j L(c)|`, with all that was rounded on the way."""
     if not np.isfinite(c).all():
-        raise UserError("The model has no finite minimum on these data: use a smaller C (a larger alpha), or fewer columns.")
+        raise UserError(
+            "The model has no finite minimum on these data: use a smaller C (a larger alpha), or fewer columns."
+        )
     n, p = x.shape
     s, size = x @ c, np.abs(x) @ np.abs(c)
     psi = loss.psi(y, s)

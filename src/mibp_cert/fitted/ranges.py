@@ -1,37 +1,41 @@
 """Ranges of parameters and scores: a hypothesis, its proof by continuation, and what is tightened after it.
 
-**Lemma.** Let the datasets (with their tilts) form a connected family on which the set of minimisers is upper hemicontinuous with compact,
-connected values, and let the minimisers of one member lie strictly inside ranges `z`. If, for every member whose minimisers lie in `z`, the bounds computed under `z`
-lie strictly inside `z`, then no minimiser of any member leaves `z`. *Proof.* The members whose minimisers lie strictly inside `z` form an open set; by the
-hypothesis so do those with one that does not lie in `z`, and there are no others. The family is connected, so one of the two is empty; the clean one is not. ∎
+**Lemma.** Let the datasets (with their tilts) form a connected family on which the set of minimisers is upper hemicontinuous
+with compact, connected values, and let the minimisers of one member lie strictly inside ranges `z`. If, for every member whose
+minimisers lie in `z`, the bounds computed under `z` lie strictly inside `z`, then no minimiser of any member leaves `z`.
+*Proof.* The members whose minimisers lie strictly inside `z` form an open set; by the hypothesis so do those with one that
+does not lie in `z`, and there are no others. The family is connected, so one of the two is empty; the clean one is not. ∎
 
-Where the threat is noise that can be scaled, the family is star-shaped; budgets of alternatives are connected by mixtures of rows, for which the bounds
-hold as well (`fitted.table`). With `α > 0` on the weights and a loss that pulls the intercept from both sides, minimisers exist and stay bounded.
+Where the threat is noise that can be scaled, the family is star-shaped; budgets of alternatives are connected by mixtures of
+rows, for which the bounds hold as well (`fitted.table`). With `α > 0` on the weights and a loss that pulls the intercept from
+both sides, minimisers exist and stay bounded.
 
-**Exit cut.** For one end of `z` to be the first to be left, the query must *be* at that end, `a·θ = v`, with everything else in `z`. Under that assumption the
-other ranges shrink (`fitted.zonotope`); if the bound of `a·θ` is then below `v`, that end is never reached. Each end may be dealt with on its own.
+**Exit cut.** For one end of `z` to be the first to be left, the query must *be* at that end, `a·θ = v`, with everything else
+in `z`. Under that assumption the other ranges shrink (`fitted.zonotope`); if the bound of `a·θ` is then below `v`, that end is
+never reached. Each end may be dealt with on its own.
 
-**Search.** The hypothesis starts from first-order radii; ends that fail are moved out. Whatever is proven may be tightened: bounds computed under proven
-ranges need no strictness.
+**Search.** The hypothesis starts from first-order radii; ends that fail are moved out. Whatever is proven may be tightened:
+bounds computed under proven ranges need no strictness.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.fitted.dual import Dual, Ranges
 from mibp_cert.fitted.losses import ScoreLoss
-from mibp_cert.fitted.table import Array, Index, Table
+from mibp_cert.fitted.table import Array, Table
 from mibp_cert.fitted.zonotope import Zonotope
 
 FIRST = 1.5
 """Multiple of the first-order radii that the hypothesis starts from."""
 GROW = 1.1
 ATTEMPTS = 16
+PATIENCE = 6
+"""Attempts after which the number of ends that fail must no longer rise."""
 CUTS = 2
 """How often the ranges are shrunk under the assumption of an exit."""
 
@@ -84,26 +88,34 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
     return Ranges(*pairs[0], *pairs[1], tuple(pairs[2:]))
 
 
-def prove(problem: Problem, cut: bool = True, log: Any = None) -> Ranges | None:
-    """Ranges that no minimiser of the family leaves; None if none could be proven."""
+def prove(problem: Problem) -> Ranges | None:
+    """Ranges that no minimiser of the family leaves; None if none could be proven. Exits are cut where plain bounds fail."""
+    return _prove(problem, cut=False) or _prove(problem, cut=True)
+
+
+def _prove(problem: Problem, *, cut: bool) -> Ranges | None:
     point = problem.point()
     centre, _ = _flat(point)
     lower, upper = _flat(problem.bounds(point, rounds=1))
     least = 1e-9 * (1.0 + np.abs(centre))
     low, high = centre - FIRST * np.maximum(centre - lower, least), centre + FIRST * np.maximum(upper - centre, least)
-    for k in range(ATTEMPTS):
+    before = np.inf
+    for attempt in range(ATTEMPTS):
         ranges = _like(point, low, high)
         below, above = _flat(problem.bounds(ranges))
         if not (np.isfinite(below).all() and np.isfinite(above).all()):
             return None
         fails = [~(below > low), ~(above < high)]
-        if cut and sum(int(bad.sum()) for bad in fails) > 0:
+        if cut:
             fails = _cut(problem, ranges, fails)
-        if log:
-            log(k, sum(int(b.sum()) for b in fails), float(np.max((high-low)/np.maximum(upper-lower,least))))
-        if not (fails[0].any() or fails[1].any()):
+        count = int(fails[0].sum() + fails[1].sum())
+        if not count:
             return ranges
-        out = (np.maximum(centre - low, centre - below), np.maximum(high - centre, above - centre)) if not cut else (centre - low, high - centre)
+        if attempt >= PATIENCE and count > before:
+            return None
+        before = min(before, count)
+        # Where the cut decides, the plain bounds say nothing of how far out an end should be.
+        out = (centre - low, high - centre) if cut else (centre - below, above - centre)
         low = np.where(fails[0], centre - GROW * out[0], low)
         high = np.where(fails[1], centre + GROW * out[1], high)
     return None
@@ -120,8 +132,10 @@ def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> li
     for bad, sign, ends in zip(fails, (-1.0, 1.0), low_high, strict=True):
         still = bad.copy()
         for i in np.flatnonzero(bad):
-            own = i - p if p <= i < p + n else -1
-            still[i] = problem.reaches(ranges, sign * queries[i], sign * ends[i] - noise[i] * (1 + 1e-12), own, sign)
+            own = int(i) - p if p <= i < p + n else -1
+            still[i] = problem.reaches(
+                ranges, sign * queries[i], float(sign * ends[i] - noise[i] * (1.0 + 1e-12)), own, sign
+            )
         left.append(still)
     return left
 

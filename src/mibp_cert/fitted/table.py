@@ -8,9 +8,9 @@ each cell within its own radius `r_ij`, directions `j_ik` that several cells sha
 functions (balls, few cells, one-hot groups). A `Budget` lets at most `most` rows be replaced by one of their alternatives.
 
 `table_of` reads all of this off the noise view of a threat set. Blocks whose symbols reach several rows, or that are no boxes,
-stay as they are (`Spread`). In a budgeted block the symbols of one row become the noise of that row's alternative, around the row
-as handed in: it can be scaled down to nothing, so that no mixture of rows lies between the two. Where two budgets touch one row,
-each alternative has the noise of both: a row that both replace then costs no more than one of the two.
+stay as they are (`Spread`). In a budgeted block the symbols of one row become the noise of that row's alternative, around the
+row as handed in: it can be scaled down to nothing, so that no mixture of rows lies between the two. Where two budgets touch
+one row, each alternative has the noise of both: a row that both replace then costs no more than one of the two.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Index = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """Noise of single rows, known by its support function: cells (rows · P, flat) `linear·ε`; `segments.rows` numbers the rows."""
+    """Noise of single rows, known by its support function: cells (rows · P, flat) `linear·ε`; `segments.rows` counts rows."""
 
     linear: sparse.csr_matrix
     segments: Segments
@@ -60,7 +60,7 @@ class Rows:
             total = total + np.einsum("ndp,qp->qn", np.abs(self.j), theta)
         for piece in self.pieces:
             size = (abs(piece.linear).T @ np.tile(theta, len(self)).T).T * piece.segments.magnitude()
-            np.add.at(total, (slice(None), np.repeat(piece.segments.rows, piece.segments.sizes)), size)
+            np.add.at(total.T, np.repeat(piece.segments.rows, piece.segments.sizes), size.T)
         return np.asarray(total)
 
 
@@ -101,7 +101,9 @@ def table_of(noise: Noise, column: int, weights: Array, alpha: Array) -> Table:
     x = np.ones((n, p))
     x[:, :d] = noise.x_centre
     moves = sparse.coo_matrix(noise.x_linear)
-    cells = sparse.csc_matrix((moves.data, (moves.row // d * p + moves.row % d, moves.col)), shape=(n * p, noise.symbols))
+    cells = sparse.csc_matrix(
+        (moves.data, (moves.row // d * p + moves.row % d, moves.col)), shape=(n * p, noise.symbols)
+    )
     targets = sparse.csc_matrix(sparse.csr_matrix(noise.y_linear)[column :: noise.y_centre.shape[1]])
     rows = Rows(x, np.zeros((n, p)), np.array(noise.y_centre[:, column]), np.zeros(n), weights)
     spread, blocks = [], [b for b in noise.blocks if isinstance(b, Budgeted)]
@@ -159,7 +161,9 @@ def _absorbed(rows: Rows, segments: Segments, linear: Any, y: Any) -> tuple[Rows
     x = rows.x + np.asarray(linear @ middle).reshape(n, p)
     r = rows.r + _up(np.asarray(abs(linear) @ radius).reshape(n, p))
     # Moving the middle rounds; the radius pays for it.
-    r = np.where(r > 0, _up(r) + 4.0 * EPS * np.abs(x) * (np.asarray(abs(linear) @ np.abs(middle)).reshape(n, p) > 0), 0.0)
+    r = np.where(
+        r > 0, _up(r) + 4.0 * EPS * np.abs(x) * (np.asarray(abs(linear) @ np.abs(middle)).reshape(n, p) > 0), 0.0
+    )
     return replace(rows, x=x, r=r), None
 
 

@@ -1,19 +1,22 @@
 """A zonotope around all minimisers, from one matrix of multipliers for every query; and what it says under an assumption.
 
-With `u = Na`, `N ≈ −M⁻¹` the same for all queries, and middle and radius of `t_ij` in place of signs and chords, (1) of `fitted.dual` becomes
+With `u = Na`, `N ≈ −M⁻¹` the same for all queries, and middle and radius of `t_ij` in place of signs and chords, (1) of
+`fitted.dual` becomes
 
     a·θ ≤ a·c₀ + Σ_k |a·G_k| + (support functions of blocks) + Σ_budgets (sum of the `most` largest row costs),
 
-in which everything is a linear function of `a` or the absolute value of one. With `ω_i = a·N x_i`, `u_j = a·N e_j`, `ψ_i ∈ ψ̄_i ± δψ_i`, `θ ∈ θ̄ ± δθ`, `ψ_i − κ_i s ∈ m_i ± b_i`
-on `S_i`, and `R_ij` the largest noise of a cell:
+in which everything is a linear function of `a` or the absolute value of one. With `ω_i = a·N x_i`, `u_j = a·N e_j`, `ψ_i ∈
+ψ̄_i ± δψ_i`, `θ ∈ θ̄ ± δθ`, `ψ_i − κ_i s ∈ m_i ± b_i` on `S_i`, and `R_ij` the largest noise of a cell:
 
     c₀:  (I + MN)ᵀθ̄ + Σ_i w_i m_i N x_i;
-    G:   w_i r_ij (ψ̄_i N e_j + κ_i θ̄_j N x_i);   w_i (b_i + κ_i R_i·δθ) N x_i;   (Σ_i w_i R_ij δψ_i + τ_j) N e_j;   δθ_j (I + MN)_j.
+    G:   w_i r_ij (ψ̄_i N e_j + κ_i θ̄_j N x_i);   w_i (b_i + κ_i R_i·δθ) N x_i;
+         (Σ_i w_i R_ij δψ_i + τ_j) N e_j;   δθ_j (I + MN)_j.
 
-A replaced row costs at most `ω_i P_i + |ω_i| F_i + Σ_j |u_j| D_ij + Σ_j R'_ij |ψ̄'_i u_j + κ_i θ̄_j ω_i|`, with the same `κ_i`: `P_i = w'm' − wm + (w' − w)κ x_i·θ̄`,
-`F_i = w'b' − wb + |w' − w|κ|x_i|·δθ + w'κR'_i·δθ`, `D_ij = w'R'_ij δψ'_i`.
+A replaced row costs at most `ω_i P_i + |ω_i| F_i + Σ_j |u_j| D_ij + Σ_j R'_ij |ψ̄'_i u_j + κ_i θ̄_j ω_i|`, with the same
+`κ_i`: `P_i = w'm' − wm + (w' − w)κ x_i·θ̄`, `F_i = w'b' − wb + |w' − w|κ|x_i|·δθ + w'κR'_i·δθ`, `D_ij = w'R'_ij δψ'_i`.
 
-**Exit cut.** Where some query *is* at its end, `a·θ ≥ v`, every other one satisfies `b·θ ≤ min_{ν ≥ 0} h(b + νa) − νv`. Any `ν` gives a bound.
+**Exit cut.** Where some query *is* at its end, `a·θ ≥ v`, every other one satisfies `b·θ ≤ min_{ν ≥ 0} h(b + νa) − νv`. Any
+`ν` gives a bound.
 """
 
 from __future__ import annotations
@@ -51,7 +54,10 @@ class Zonotope:
         rest = [(weight * (band + kappa * (most @ rad)))[:, None] * self.nx]
         if rows.j is not None:
             along = np.einsum("ndp,pk->ndk", rows.j, self.n)
-            own = known.psi_middle[:, None, None] * along + (kappa[:, None] * (rows.j @ mid))[..., None] * self.nx[:, None, :]
+            own = (
+                known.psi_middle[:, None, None] * along
+                + (kappa[:, None] * (rows.j @ mid))[..., None] * self.nx[:, None, :]
+            )
             rest.append((weight[:, None, None] * own).reshape(-1, len(mid)))
         left = np.eye(len(mid)) + hessian @ self.n
         rest += [((weight * known.psi_radius) @ most + tau)[:, None] * self.n, rad[:, None] * left]
@@ -155,7 +161,9 @@ class _Costs:
         self.f = self.f + rows.w * kappa * (most @ rad)
         # What the differences above may have lost.
         sizes = rows.w * (np.abs(new_middle) + new_band) + weight * (np.abs(middle) + band)
-        self.f = self.f + 16.0 * EPS * (sizes + (rows.w + weight) * np.abs(kappa) * (np.abs(rows.x) @ ranges.reach)) * len(mid)
+        self.f = self.f + 16.0 * EPS * (
+            sizes + (rows.w + weight) * np.abs(kappa) * (np.abs(rows.x) @ ranges.reach)
+        ) * len(mid)
         self.d = (rows.w * by.psi_radius)[:, None] * most
         self.r, self.psi, self.mid = most, by.psi_middle, mid
         self.again = budget.most if not present.all() else 0

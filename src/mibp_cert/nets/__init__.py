@@ -17,6 +17,7 @@ from mibp_cert.nets.losses import LOSSES, Loss, loss_named
 from mibp_cert.nets.network import Layout, Network
 from mibp_cert.nets.plan import (
     SGD,
+    GraphStep,
     Plan,
     Step,
     Training,
@@ -26,7 +27,6 @@ from mibp_cert.nets.plan import (
     run_steps,
     steps_per_epoch,
     trace_steps,
-    train_step,
 )
 
 LAYERS: tuple[type[Layer], ...] = (Linear, Conv2d, AvgPool2d, Flatten, ReLU, LeakyReLU, Sigmoid, Tanh, Softplus)

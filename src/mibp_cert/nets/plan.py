@@ -10,10 +10,12 @@ written into one graph share the same data inputs, so that "the same dataset in 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,15 +176,35 @@ class Training:
         """The learning rate of every epoch."""
         return learning_rates(self.learning_rate, self.schedule, self.epochs)
 
+    def check(self, network: Network, train: Dataset) -> None:
+        """Raise `UserError` for data that it cannot be used on."""
+        return
+
+    def plan(self, network: Network, train: Dataset, start: Vector, unroll: int = 1) -> Plan:
+        """The steps of the training, `unroll` of them in each graph, from the parameters `start`."""
+        return Plan.of(network, self, train, start, unroll)
+
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """A graph of one or more training steps, the dataset rows behind its `x` and `y`, and the layout of the state: `θ`, and with
-    momentum its velocity."""
+class Step(ABC):
+    """A step of a training as a graph, the dataset rows behind its `x` and `y`, and the layout of the state that it changes."""
 
     graph: Graph
     rows: Rows
     layout: Layout
+
+    @abstractmethod
+    def train(self, theta: Vector, x: Vector, y: Vector) -> Vector:
+        """`θ` after the step, from `θ` before it and the data of its rows."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GraphStep(Step):
+    """One or more updates, written out: the graph computes the state (`θ`, and with momentum its velocity) after them."""
+
+    def train(self, theta: Vector, x: Vector, y: Vector) -> Vector:
+        return self.layout.flatten(evaluate(self.graph, {**self.layout.unflatten(theta), "x": x, "y": y}))
 
 
 def trace_steps(
@@ -192,7 +214,7 @@ def trace_steps(
     classes: int,
     batches: Sequence[Rows],
     rates: Sequence[float] | None = None,
-) -> Step:
+) -> GraphStep:
     """Write one step per batch (an array of dataset rows) into one graph, each with its learning rate (default: the
     optimiser's)."""
     loss.check(network.logits, classes)
@@ -220,18 +242,13 @@ def trace_steps(
             state[name], moved = optimiser.update(g, before[name], velocity, gradients[name], len(batch), rate)
             if moved is not None:
                 state[VELOCITY + name] = moved
-    return Step(g.finish({name: state[name] for name in layout.names}), rows, layout)
-
-
-def train_step(step: Step, theta: Vector, x: Vector, y: Vector) -> Vector:
-    """One application of the step's graph: `θ` after it, from `θ` before and the data of the step's rows."""
-    return step.layout.flatten(evaluate(step.graph, {**step.layout.unflatten(theta), "x": x, "y": y}))
+    return GraphStep(g.finish({name: state[name] for name in layout.names}), rows, layout)
 
 
 def run_steps(steps: Sequence[Step], theta: Vector, x: Vector, one_hot: Vector) -> Vector:
     """Ordinary training on a whole dataset: `θ_T` from `θ₀`."""
     for step in steps:
-        theta = train_step(step, theta, np.take(x, step.rows, axis=-2), np.take(one_hot, step.rows, axis=-2))
+        theta = step.train(theta, np.take(x, step.rows, axis=-2), np.take(one_hot, step.rows, axis=-2))
     return theta
 
 
@@ -298,7 +315,7 @@ class Plan:
         batches = batch_plan(len(train), size, training.epochs, training.seed, training.batch_mode)
         per_epoch = steps_per_epoch(len(train), size)
         rates = np.repeat(training.rates, per_epoch).tolist()
-        traced: dict[tuple[bytes, tuple[float, ...]], Step] = {}
+        traced: dict[tuple[bytes, tuple[float, ...]], GraphStep] = {}
         steps, sizes = [], []
         for first in range(0, len(batches), unroll):
             group, local = batches[first : first + unroll], tuple(rates[first : first + unroll])

@@ -16,7 +16,6 @@ from mibp_cert.certify import CertifiedRun
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.certify.tables import class_table
 from mibp_cert.data import Task
-from mibp_cert.engines import prediction_named
 from mibp_cert.report import plots
 from mibp_cert.report.plots import ATTACKED, DARK, INK, PAPER, SIZE, colour_variable, inline_svg
 from mibp_cert.report.terminal import number, percent, warnings
@@ -130,7 +129,7 @@ def _pictures(run: CertifiedRun) -> str:
     found.append(_figure(plots.plot_radius, run, "Radius of the bounds over the epochs", text))
     if plots.has_regions(run.train):
         text = "Coloured: every possible model gives that class. Grey: the answer is abstain."
-        if prediction_named(run.prediction).solves:
+        if run.request.predictor.solves:
             text += " Drawn with intervals, which abstain more often than the solver."
         found.append(_figure(plots.plot_regions, run, "Certified regions", text, 3.6))
     if regression:
@@ -199,7 +198,7 @@ def _blame(blame: Any) -> list[str]:
 
 def _settings(run: CertifiedRun, configuration: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The keys of the JSON file that say what was asked for, and the settings of the caller's own."""
-    plain = run.to_json() | {"epochs": run.training.epochs, "threat": run.threat.words()}
+    plain = run.to_json() | {"epochs": getattr(run.training, "epochs", None), "threat": run.threat.words()}
     apart = (*RECORD, "dataset", "test_threat", "diverged", "outer", "test", "attack")
     rows = [(key.replace("_", " "), _shown(value)) for key, value in plain.items() if key not in apart]
     return rows + [(f"configuration: {key}", _shown(value)) for key, value in configuration.items()]

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from mibp_cert.certify import ABSTAIN, CertifiedRun
 from mibp_cert.data import Dataset
-from mibp_cert.engines import prediction_named
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.studies.compare import changed_by_attack, figures
@@ -174,7 +173,7 @@ def plot_regions(run: CertifiedRun, ax: Axes) -> None:
     pad = np.where(high > low, 0.08 * (high - low), 1.0)
     lines = np.linspace(low - pad, high + pad, RESOLUTION)
     grid = np.stack(np.meshgrid(*lines.T), axis=-1).reshape(-1, 2)
-    method = "interval" if prediction_named(run.prediction).solves else run.prediction
+    method = "interval" if run.request.predictor.solves else run.prediction
     chunks = [grid[start : start + GRID_CHUNK] for start in range(0, len(grid), GRID_CHUNK)]
     found = np.concatenate([run.certify(chunk, method).classes for chunk in chunks]).reshape(RESOLUTION, RESOLUTION)
     shift, scale = np.array([(column.shift, column.scale) for column in columns]).T

@@ -23,7 +23,7 @@ from mibp_cert.certify.predict import ABSTAIN
 from mibp_cert.certify.request import Request
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.certify.tables import attack_rows
-from mibp_cert.engines import Box, Engine, Inputs, prediction_named
+from mibp_cert.engines import Box, Engine, Inputs
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import MibpCertError, SoundnessError, UnsupportedOperation, UserError
 from mibp_cert.nets import run_steps
@@ -196,7 +196,7 @@ def _answers(run: CertifiedRun, hear: Hear) -> list[Check]:
         assert run.test is not None
         again = run.certify_inputs(inputs)
         # A solver out of time may certify less.
-        limited = prediction_named(run.prediction).solves and not run.repeatable
+        limited = run.request.predictor.solves and not run.repeatable
         same = bool(((again.classes == run.test.classes) | (limited & (again.classes == ABSTAIN))).all())
     words = "come out of the stored set again" if same else "do not come out of the stored set"
     return [Check("answers", bool(same), f"the answers for {len(inputs.x)} test points {words}")]

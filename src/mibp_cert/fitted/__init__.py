@@ -1,0 +1,10 @@
+"""Models at their minimum: the set of all minimisers, and what is certain about every one of them."""
+
+from mibp_cert.engines import Engine
+from mibp_cert.fitted.attack import adjoint
+from mibp_cert.fitted.engine import DualEngine, FittedSet
+from mibp_cert.fitted.losses import SCORE_LOSSES
+from mibp_cert.fitted.model import FitStep, Fitted
+
+FITTED: dict[str, type[Engine]] = {engine.name: engine for engine in (DualEngine,)}
+"""Every engine for fitted models."""

@@ -1,0 +1,161 @@
+"""The engine `dual`: the set of all minimisers, and bounds of whatever is linear in the fitted parameters.
+
+A fitted model is the last layer of a network, `o = φ(x) Wᵀ + b`; the layers before it are frozen. A query of any graph whose
+output is affine in `θ` for given inputs, `o = o₀ + a·θ`, is read off the graph by evaluating it at `θ = 0` and at unit
+vectors. Where inputs are in doubt as well and the features are the inputs themselves, the output is bilinear, `o = Σ_jk T_jk
+θ_j x_k + …`, and a doubt `|d_k| ≤ r_k` adds at most `Σ_k r_k max_θ |Σ_j T_jk θ_j|`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self, final
+
+import numpy as np
+
+from mibp_cert.engines import EngineSettings
+from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
+from mibp_cert.engines.rounding import Array, Interval
+from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
+from mibp_cert.fitted.dual import Dual, Ranges
+from mibp_cert.fitted.losses import EPS
+from mibp_cert.fitted.minimum import minimise, tilt
+from mibp_cert.fitted.model import FitStep
+from mibp_cert.fitted.ranges import Problem, prove, tighten
+from mibp_cert.fitted.table import table_of
+from mibp_cert.graph import Graph, evaluate
+from mibp_cert.nets import Layout, Step
+from mibp_cert.sets import ThreatSet
+
+LINEAR = frozenset({"add", "scale", "contract", "sum", "gather", "reshape"})
+"""Operations through which an output may depend on fitted parameters."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FittedSet(ParameterSet):
+    """All minimisers: the proven ranges of parameters and scores, and the problem that they belong to."""
+
+    lower: Array
+    upper: Array
+    problem: Problem
+    ranges: Ranges
+
+    def first(self, count: int) -> FittedSet:
+        return self
+
+    def within_box(self, other: ParameterSet) -> FittedSet:
+        both = self.meet(other)
+        return replace(
+            self, ranges=replace(self.ranges, low=both.lower, high=both.upper), lower=both.lower, upper=both.upper
+        )
+
+    def arrays(self) -> dict[str, Array]:
+        z = self.ranges
+        found = {"lower": z.low, "upper": z.high, "score_low": z.s_low, "score_high": z.s_high}
+        for k, (low, high) in enumerate(z.by):
+            found |= {f"other_low_{k}": low, f"other_high_{k}": high}
+        return found
+
+
+@final
+class DualEngine(Engine):
+    """See the module's text."""
+
+    name = prediction = "dual"
+    soundness = "rounding-safe"
+    operations = LINEAR | {"const", "relu", "gate", "smooth"}
+    own_sets = True
+
+    @classmethod
+    def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
+        return cls()
+
+    def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
+        if not isinstance(step, FitStep):
+            raise UserError("The engine 'dual' bounds fitted models; choose another engine for a training in steps.")
+        start = time.perf_counter()
+        problem = problem_of(step, threat)
+        ranges = prove(problem)
+        if ranges is None:
+            raise Diverged(_UNPROVEN)
+        ranges = tighten(problem, ranges)
+        return FittedSet(ranges.low, ranges.high, problem, ranges), StepReport(seconds=time.perf_counter() - start)
+
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
+        raise UserError("Fitted models are not kept in run directories yet.")
+
+    def bound(
+        self, make: Maker, layout: Layout, state: ParameterSet, inputs: Inputs, wanted: Wanted | None = None
+    ) -> tuple[Interval, StepReport]:
+        assert isinstance(state, FittedSet)
+        start = time.perf_counter()
+        graph = make(len(inputs.x))
+        offset, a = linear_in_parameters(graph, layout, inputs.x)
+        problem, z = state.problem, state.ranges
+        low = high = None
+        dual = Dual(problem.table, problem.loss, z, problem.tau, 3)
+        shape, flat = offset.shape, a.reshape(-1, a.shape[-1])
+        asked = np.ones(len(flat), dtype=bool)
+        if wanted is not None and wanted.elements is not None:
+            asked = wanted.elements.ravel()
+        low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
+        extra = 4.0 * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(offset.ravel()))
+        if inputs.members is not None:
+            extra = extra + moved_by_inputs(make, layout, inputs, z).ravel()
+        low[asked] = offset.ravel()[asked] - dual.upper(-flat[asked]) - extra[asked]
+        high[asked] = offset.ravel()[asked] + dual.upper(flat[asked]) + extra[asked]
+        return Interval(low.reshape(shape), high.reshape(shape)), StepReport(seconds=time.perf_counter() - start)
+
+
+def problem_of(step: FitStep, threat: ThreatSet) -> Problem:
+    """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
+    x, y = threat.reference
+    alpha, weights = step.model.alpha(step.head.inputs), np.ones(len(x))
+    table = table_of(threat.noise(), step.column, weights, alpha)
+    design = step.design(np.zeros(step.layout.size), x)
+    c = minimise(design, y[:, step.column], weights, alpha, step.loss)
+    return Problem(table, step.loss, c, tilt(design, y[:, step.column], weights, alpha, step.loss, c))
+
+
+def linear_in_parameters(graph: Graph, layout: Layout, x: Array) -> tuple[Array, Array]:
+    """`o₀` and `a` with `o = o₀ + a·θ`, for every output; refuses graphs whose output is not affine in the parameters."""
+    check_linear(graph, [graph.inputs[name] for name in layout.names if name in graph.inputs], "fitted parameters")
+    points = np.concatenate([np.zeros((1, layout.size)), np.eye(layout.size)])
+    tiled = np.broadcast_to(x, (len(points), *x.shape))
+    (values,) = evaluate(graph, {**layout.unflatten(points), "x": tiled}).values()
+    return values[0], np.moveaxis(values[1:] - values[0], 0, -1)
+
+
+def check_linear(graph: Graph, of: list[int], what: str) -> None:
+    """Raise `UnsupportedOperation` unless every output is affine in these inputs."""
+    moved = graph.descendants(of)
+    for number in sorted(moved - set(of)):
+        node = graph.nodes[number]
+        both = node.op == "contract" and all(i in moved for i in node.operands)
+        if node.op not in LINEAR or both:
+            raise UnsupportedOperation(
+                f"The engine 'dual' bounds what is linear in the {what}; {node.origin} is not. Ask for margins, ranges, or "
+                "differences of them."
+            )
+
+
+def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, z: Ranges) -> Array:
+    """How far the outputs may move with the inputs' own doubt: `Σ_k r_k max_θ |Σ_j T_jk θ_j|`."""
+    hull, d = inputs.range, inputs.x.shape[1]
+    radius = np.maximum(hull.high - inputs.x, inputs.x - hull.low) * (1.0 + 4.0 * EPS)
+    probes = np.concatenate([np.zeros((1, d)), np.eye(d)])
+    graph = make(len(probes))
+    check_linear(graph, [graph.inputs["x"]], "inputs")
+    _, a = linear_in_parameters(graph, layout, probes)
+    t = a[1:] - a[:1]  # features × outputs × parameters
+    reach = np.abs(t @ z.middle) + np.abs(t) @ z.radius
+    return np.asarray(radius @ reach * (1.0 + 16.0 * EPS * (d + layout.size)))
+
+
+_UNPROVEN = (
+    "The doubt is too large for this model: no ranges of its parameters could be proven. Use a smaller C, a smaller eps, or doubt "
+    "fewer rows and columns."
+)

@@ -1,0 +1,135 @@
+"""A model at its minimum: what is fitted, and the fit as the only step of a training.
+
+With features `φ` (the layers of the network before its last one, frozen) and `x̃ = (φ(x), 1)`, the model is the minimiser of
+
+    L_D(θ) = Σ_i w_i ℓ(y_i, x̃_i·θ) + ½ Σ_j α_j θ_j²,        α_j = 1/C, and 0 for the intercept (unless it is penalised too),
+
+a *sum* of losses, as scikit-learn has it: `LogisticRegression(C)` for `cross-entropy`, `Ridge(alpha=1/C)` for `squared-error`,
+`LinearSVC(C)` for `squared-hinge` with a penalised intercept. No seed, batch or number of steps is part of it. Scaling,
+features, `C` and weights are fixed: they are not computed anew on other data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from mibp_cert.data import Dataset, Task
+from mibp_cert.errors import UserError
+from mibp_cert.fitted.losses import SCORE_LOSSES, ScoreLoss
+from mibp_cert.fitted.minimum import minimise
+from mibp_cert.fitted.table import Array
+from mibp_cert.graph import evaluate
+from mibp_cert.nets import Linear, Network, Plan, Step
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A linear model (of features) at the minimum of its penalised loss.
+
+    >>> Fitted(C=0.5).alpha(2)
+    array([2., 2., 0.])
+    """
+
+    loss: str = "cross-entropy"
+    C: float = 1.0
+    fit_intercept: bool = True
+    penalise_intercept: bool = False
+    """As `LinearSVC` does."""
+
+    def __post_init__(self) -> None:
+        if self.loss not in SCORE_LOSSES:
+            raise UserError(
+                f"There is no fitted model with the loss {self.loss!r}; choose one of {', '.join(SCORE_LOSSES)}."
+            )
+        if not isinstance(self.C, int | float | np.number) or not (math.isfinite(self.C) and self.C > 0):
+            raise UserError(
+                f"C must be a finite number > 0, got {self.C!r}: without a penalty nothing bounds how far wrong data move the "
+                "minimum."
+            )
+
+    def alpha(self, features: int) -> Array:
+        """The penalties `α`."""
+        weights = np.full(features, 1.0 / self.C)
+        if not self.fit_intercept:
+            return weights
+        return np.append(weights, 1.0 / self.C if self.penalise_intercept else 0.0)
+
+    @property
+    def batch_size(self) -> None:
+        """All rows at once."""
+        return
+
+    def network(self, train: Dataset) -> Network:
+        """The model as a network of one layer."""
+        outputs = 1 if train.task is Task.CLASSES else train.one_hot.shape[1]
+        return Network((Linear(train.features, outputs, self.fit_intercept),), train.features)
+
+    def plan(self, network: Network, train: Dataset, start: Array, unroll: int = 1) -> Plan:
+        """The fit as the only step."""
+        column = 1 if train.task is Task.CLASSES else 0
+        rows = np.arange(len(train), dtype=np.intp)
+        step = FitStep(network.forward_graph(len(train)), rows, network.layout, network, self, column)
+        return Plan((step,), (1,), start, len(train), 1)
+
+    def check(self, network: Network, train: Dataset) -> None:
+        """Raise `UserError` for data that it cannot be fitted to."""
+        last = network.layers[-1]
+        if not isinstance(last, Linear) or last.outputs != 1 or last.bias != self.fit_intercept:
+            raise UserError(
+                "The last layer of a fitted model is Linear with one output, with a bias if there is an intercept."
+            )
+        regression = self.loss in ("squared-error", "huber")
+        if regression != (train.task is Task.NUMBERS):
+            wanted = "numbers to predict" if regression else "classes"
+            raise UserError(f"A fitted model with the loss {self.loss!r} needs {wanted}; choose another loss.")
+        if train.task is Task.CLASSES and len(train.classes) != 2:
+            raise UserError(f"Fitted models know two classes so far; these data have {len(train.classes)}.")
+        if train.task is Task.CLASSES and len(np.unique(train.y)) < 2:
+            raise UserError("All training rows have the same class: there is nothing to fit.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FitStep(Step):
+    """The whole fit, as one step: from any parameters to the minimum."""
+
+    network: Network
+    model: Fitted
+    column: int
+    """Of the one-hot labels (or targets) that is fitted."""
+
+    @property
+    def loss(self) -> ScoreLoss:
+        return SCORE_LOSSES[self.model.loss]
+
+    @property
+    def head(self) -> Linear:
+        last = self.network.layers[-1]
+        assert isinstance(last, Linear)
+        return last
+
+    @property
+    def fitted(self) -> int:
+        """How many parameters are fitted: the last ones."""
+        return len(self.model.alpha(self.head.inputs))
+
+    def design(self, theta: Array, x: Array) -> Array:
+        """`x̃` for inputs `x` (… × rows × features)."""
+        features = x
+        if len(self.network.layers) > 1:
+            body = Network(self.network.layers[:-1], self.network.shape)
+            values = body.layout.unflatten(theta[..., : body.layout.size])
+            features = evaluate(body.forward_graph(x.shape[-2]), {**values, "x": x})["logits"]
+        return np.concatenate([features, np.ones((*features.shape[:-1], 1))], axis=-1) if self.head.bias else features
+
+    def train(self, theta: Array, x: Array, y: Array) -> Array:
+        design = self.design(theta, x)
+        frozen = theta[..., : theta.shape[-1] - self.fitted]
+        found = minimise(
+            design, y[..., self.column], np.ones(x.shape[-2]), self.model.alpha(self.head.inputs), self.loss
+        )
+        return np.concatenate([np.broadcast_to(frozen, (*found.shape[:-1], frozen.shape[-1])), found], axis=-1)
