@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Predictions, Ranges, Selection
 from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
-from mibp_cert.doors import certify_training
+from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import Box, RelationalSettings, SolverSettings
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
+from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.nets.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
 from mibp_cert.questions.collective import Flips, collective
@@ -91,6 +92,7 @@ __all__ = [
     "Diverged",
     "Exchanged",
     "Family",
+    "Fitted",
     "Flatten",
     "Flips",
     "LInf",
@@ -126,6 +128,7 @@ __all__ = [
     "UserError",
     "Verdict",
     "blame",
+    "certify_fit",
     "certify_training",
     "collective",
     "column",

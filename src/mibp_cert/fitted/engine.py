@@ -31,6 +31,10 @@ from mibp_cert.sets import ThreatSet
 
 LINEAR = frozenset({"add", "scale", "contract", "sum", "gather", "reshape"})
 """Operations through which an output may depend on fitted parameters."""
+LEAST = float(np.nextafter(0.0, 1.0))
+"""What is proven to be positive is at least this."""
+CLOSE = 0.25
+"""Outputs whose lower end is further below 0, relative to their range, are left open."""
 
 
 @final
@@ -95,19 +99,25 @@ class DualEngine(Engine):
         graph = make(len(inputs.x))
         offset, a = linear_in_parameters(graph, layout, inputs.x)
         problem, z = state.problem, state.ranges
-        low = high = None
         dual = Dual(problem.table, problem.loss, z, problem.tau, 3)
-        shape, flat = offset.shape, a.reshape(-1, a.shape[-1])
+        flat, base = a.reshape(-1, a.shape[-1]), offset.ravel()
         asked = np.ones(len(flat), dtype=bool)
         if wanted is not None and wanted.elements is not None:
             asked = wanted.elements.ravel()
-        low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
-        extra = 4.0 * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(offset.ravel()))
+        extra = 4.0 * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base))
         if inputs.members is not None:
             extra = extra + moved_by_inputs(make, layout, inputs, z).ravel()
-        low[asked] = offset.ravel()[asked] - dual.upper(-flat[asked]) - extra[asked]
-        high[asked] = offset.ravel()[asked] + dual.upper(flat[asked]) + extra[asked]
-        return Interval(low.reshape(shape), high.reshape(shape)), StepReport(seconds=time.perf_counter() - start)
+        low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
+        low[asked] = base[asked] - dual.upper(-flat[asked]) - extra[asked]
+        high[asked] = base[asked] + dual.upper(flat[asked]) + extra[asked]
+        if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
+            # Open: could the output be 0 or less? Assume so, and look for a contradiction.
+            near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
+            for i in np.flatnonzero(near) if problem.small else ():
+                if not problem.reaches(z, -flat[i], float(base[i] - extra[i])):
+                    low[i] = LEAST
+        ends = Interval(low.reshape(offset.shape), high.reshape(offset.shape))
+        return ends, StepReport(seconds=time.perf_counter() - start)
 
 
 def problem_of(step: FitStep, threat: ThreatSet) -> Problem:
@@ -156,6 +166,6 @@ def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, z: Ranges) -> A
 
 
 _UNPROVEN = (
-    "The doubt is too large for this model: no ranges of its parameters could be proven. Use a smaller C, a smaller eps, or doubt "
-    "fewer rows and columns."
+    "The doubt is too large for this model: no ranges of its parameters could be proven. Use a smaller C, a smaller eps, or "
+    "doubt fewer rows and columns."
 )

@@ -30,12 +30,14 @@ from mibp_cert.fitted.losses import ScoreLoss
 from mibp_cert.fitted.table import Array, Table
 from mibp_cert.fitted.zonotope import Zonotope
 
-FIRST = 1.5
-"""Multiple of the first-order radii that the hypothesis starts from."""
+FIRST = {False: 1.5, True: 1.8}
+"""Multiple of the first-order radii that the hypothesis starts from, without exit cuts and with them."""
 GROW = 1.1
 ATTEMPTS = 16
 PATIENCE = 6
-"""Attempts after which the number of ends that fail must no longer rise."""
+"""Attempts after which the number of ends that fail must no longer double."""
+CUT_CELLS = 4_000_000
+"""Queries times generators, above which no exit is cut."""
 CUTS = 2
 """How often the ranges are shrunk under the assumption of an exit."""
 
@@ -48,6 +50,13 @@ class Problem:
     loss: ScoreLoss
     c: Array
     tau: Array
+
+    @property
+    def small(self) -> bool:
+        """Whether a cut takes a fraction of a second."""
+        rows, p = len(self.table.rows), len(self.c)
+        cells = int((self.table.rows.r > 0).sum()) + rows + 2 * p
+        return 2 * (rows + p) * cells <= CUT_CELLS
 
     def point(self) -> Ranges:
         """The ranges of `c` alone."""
@@ -90,7 +99,8 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
 
 def prove(problem: Problem) -> Ranges | None:
     """Ranges that no minimiser of the family leaves; None if none could be proven. Exits are cut where plain bounds fail."""
-    return _prove(problem, cut=False) or _prove(problem, cut=True)
+    found = _prove(problem, cut=False)
+    return _prove(problem, cut=True) if found is None and problem.small else found
 
 
 def _prove(problem: Problem, *, cut: bool) -> Ranges | None:
@@ -98,7 +108,8 @@ def _prove(problem: Problem, *, cut: bool) -> Ranges | None:
     centre, _ = _flat(point)
     lower, upper = _flat(problem.bounds(point, rounds=1))
     least = 1e-9 * (1.0 + np.abs(centre))
-    low, high = centre - FIRST * np.maximum(centre - lower, least), centre + FIRST * np.maximum(upper - centre, least)
+    low = centre - FIRST[cut] * np.maximum(centre - lower, least)
+    high = centre + FIRST[cut] * np.maximum(upper - centre, least)
     before = np.inf
     for attempt in range(ATTEMPTS):
         ranges = _like(point, low, high)
@@ -111,7 +122,7 @@ def _prove(problem: Problem, *, cut: bool) -> Ranges | None:
         count = int(fails[0].sum() + fails[1].sum())
         if not count:
             return ranges
-        if attempt >= PATIENCE and count > before:
+        if attempt >= PATIENCE and count > 2 * before:
             return None
         before = min(before, count)
         # Where the cut decides, the plain bounds say nothing of how far out an end should be.
