@@ -17,7 +17,7 @@ from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import Box, RelationalSettings, SolverSettings
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.fitted import Fitted
+from mibp_cert.fitted import Fitted, RandomFeatures
 from mibp_cert.nets import Network, Training
 from mibp_cert.nets.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
 from mibp_cert.questions.collective import Flips, collective
@@ -105,6 +105,7 @@ __all__ = [
     "Network",
     "Nothing",
     "Predictions",
+    "RandomFeatures",
     "Ranges",
     "ReLU",
     "Recipe",

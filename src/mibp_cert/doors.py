@@ -111,7 +111,7 @@ def certify_fit(
         EngineSettings(),
         engine,
         Selection(),
-        np.zeros(network.layout.size),
+        model.start(split.train),
         test_threat,
         (attack_settings or AttackSettings()) if attacked else None,
     )

@@ -19,15 +19,16 @@ def adjoint(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: Ar
     """Coefficients of the symbols of the noise in `a·θ`, to first order: for queries `a` (queries × P) at datasets `x`, `y` with
     minimisers `theta`, one for each query."""
     loss, alpha = step.loss, step.model.alpha(step.head.inputs)
-    theta = theta[..., -len(alpha) :]
     design, target = step.design(theta, x), y[..., step.column]
+    whole, theta = theta, theta[..., -len(alpha) :]
     s = np.einsum("qnp,qp->qn", design, theta)
     slope, psi = loss.slope(target, s), loss.psi(target, s)
     hessian = np.swapaxes(design * slope[..., None], 1, 2) @ design + np.diag(np.maximum(alpha, 1e-9))
     u = -np.linalg.solve(hessian, a[..., None])[..., 0]
     omega = np.einsum("qnp,qp->qn", design, u)
-    d = x.shape[-1]
-    cells = psi[..., None] * u[:, None, :d] + (slope * omega)[..., None] * theta[:, None, :d]
+    d = step.head.inputs
+    moved = psi[..., None] * u[:, None, :d] + (slope * omega)[..., None] * theta[:, None, :d]
+    cells = step.pull(whole, x, moved)
     fall = (loss.psi(target + 1e-6, s) - loss.psi(target, s)) * 1e6
     labels = sparse.csr_matrix(noise.y_linear)[step.column :: y.shape[-1]]
     return np.asarray((noise.x_linear.T @ cells.reshape(len(a), -1).T).T + (labels.T @ (omega * fall).T).T)

@@ -40,25 +40,26 @@ CLOSE = 0.25
 @final
 @dataclass(frozen=True, eq=False)
 class FittedSet(ParameterSet):
-    """All minimisers: the proven ranges of parameters and scores, and the problem that they belong to."""
+    """All minimisers: the proven ranges of fitted parameters and scores, the problem that they belong to, and what is frozen."""
 
-    lower: Array
-    upper: Array
     problem: Problem
     ranges: Ranges
+    frozen: Array
+
+    @classmethod
+    def of(cls, problem: Problem, ranges: Ranges, frozen: Array) -> FittedSet:
+        return cls(np.append(frozen, ranges.low), np.append(frozen, ranges.high), problem, ranges, frozen)
 
     def first(self, count: int) -> FittedSet:
         return self
 
     def within_box(self, other: ParameterSet) -> FittedSet:
-        both = self.meet(other)
-        return replace(
-            self, ranges=replace(self.ranges, low=both.lower, high=both.upper), lower=both.lower, upper=both.upper
-        )
+        both, k = self.meet(other), len(self.frozen)
+        return FittedSet.of(self.problem, replace(self.ranges, low=both.lower[k:], high=both.upper[k:]), self.frozen)
 
     def arrays(self) -> dict[str, Array]:
         z = self.ranges
-        found = {"lower": z.low, "upper": z.high, "score_low": z.s_low, "score_high": z.s_high}
+        found = {"lower": self.lower, "upper": self.upper, "score_low": z.s_low, "score_high": z.s_high}
         for k, (low, high) in enumerate(z.by):
             found |= {f"other_low_{k}": low, f"other_high_{k}": high}
         return found
@@ -81,12 +82,13 @@ class DualEngine(Engine):
         if not isinstance(step, FitStep):
             raise UserError("The engine 'dual' bounds fitted models; choose another engine for a training in steps.")
         start = time.perf_counter()
-        problem = problem_of(step, threat)
+        frozen = state.lower[: step.layout.size - step.fitted]
+        problem = problem_of(step, threat, frozen)
         ranges = prove(problem)
         if ranges is None:
             raise Diverged(_UNPROVEN)
         ranges = tighten(problem, ranges)
-        return FittedSet(ranges.low, ranges.high, problem, ranges), StepReport(seconds=time.perf_counter() - start)
+        return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
 
     def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
         raise UserError("Fitted models are not kept in run directories yet.")
@@ -97,16 +99,18 @@ class DualEngine(Engine):
         assert isinstance(state, FittedSet)
         start = time.perf_counter()
         graph = make(len(inputs.x))
-        offset, a = linear_in_parameters(graph, layout, inputs.x)
+        offset, a = linear_in_parameters(graph, layout, inputs.x, state.frozen)
         problem, z = state.problem, state.ranges
         dual = Dual(problem.table, problem.loss, z, problem.tau, 3)
         flat, base = a.reshape(-1, a.shape[-1]), offset.ravel()
         asked = np.ones(len(flat), dtype=bool)
         if wanted is not None and wanted.elements is not None:
             asked = wanted.elements.ravel()
-        extra = 4.0 * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base))
+        # Features are evaluated with a few roundings, which grow with their arguments.
+        far = 1.0 + np.abs(inputs.x).max(initial=0.0) * np.abs(state.frozen).max(initial=0.0) * inputs.x.shape[1]
+        extra = 64.0 * far * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base))
         if inputs.members is not None:
-            extra = extra + moved_by_inputs(make, layout, inputs, z).ravel()
+            extra = extra + moved_by_inputs(make, layout, inputs, state).ravel()
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
         low[asked] = base[asked] - dual.upper(-flat[asked]) - extra[asked]
         high[asked] = base[asked] + dual.upper(flat[asked]) + extra[asked]
@@ -120,20 +124,29 @@ class DualEngine(Engine):
         return ends, StepReport(seconds=time.perf_counter() - start)
 
 
-def problem_of(step: FitStep, threat: ThreatSet) -> Problem:
+def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
     """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
     x, y = threat.reference
-    alpha, weights = step.model.alpha(step.head.inputs), np.ones(len(x))
-    table = table_of(threat.noise(), step.column, weights, alpha)
-    design = step.design(np.zeros(step.layout.size), x)
+    alpha, weights, features = step.model.alpha(step.head.inputs), np.ones(len(x)), step.model.features
+    if features is None:
+        table = table_of(threat.noise(), step.column, weights, alpha)
+    else:
+        raw = table_of(threat.noise(), step.column, weights, np.zeros(x.shape[1]))
+        table = features.through(raw).with_penalties(alpha)
+    design = step.design(np.append(frozen, np.zeros(step.fitted)), x)
     c = minimise(design, y[:, step.column], weights, alpha, step.loss)
-    return Problem(table, step.loss, c, tilt(design, y[:, step.column], weights, alpha, step.loss, c))
+    tau = tilt(design, y[:, step.column], weights, alpha, step.loss, c)
+    return Problem(table, step.loss, c, tau, design @ c)
 
 
-def linear_in_parameters(graph: Graph, layout: Layout, x: Array) -> tuple[Array, Array]:
-    """`o₀` and `a` with `o = o₀ + a·θ`, for every output; refuses graphs whose output is not affine in the parameters."""
-    check_linear(graph, [graph.inputs[name] for name in layout.names if name in graph.inputs], "fitted parameters")
-    points = np.concatenate([np.zeros((1, layout.size)), np.eye(layout.size)])
+def linear_in_parameters(graph: Graph, layout: Layout, x: Array, frozen: Array) -> tuple[Array, Array]:
+    """`o₀` and `a` with `o = o₀ + a·θ`, for every output and the parameters behind the frozen ones; refuses graphs whose output
+    is not affine in these."""
+    fitted = layout.size - len(frozen)
+    names = [n for n, start in zip(layout.names, layout.offsets, strict=False) if start >= len(frozen)]
+    check_linear(graph, [graph.inputs[name] for name in names if name in graph.inputs], "fitted parameters")
+    points = np.concatenate([np.zeros((1, fitted)), np.eye(fitted)])
+    points = np.concatenate([np.broadcast_to(frozen, (len(points), len(frozen))), points], axis=1)
     tiled = np.broadcast_to(x, (len(points), *x.shape))
     (values,) = evaluate(graph, {**layout.unflatten(points), "x": tiled}).values()
     return values[0], np.moveaxis(values[1:] - values[0], 0, -1)
@@ -152,14 +165,14 @@ def check_linear(graph: Graph, of: list[int], what: str) -> None:
             )
 
 
-def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, z: Ranges) -> Array:
+def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, state: FittedSet) -> Array:
     """How far the outputs may move with the inputs' own doubt: `Σ_k r_k max_θ |Σ_j T_jk θ_j|`."""
-    hull, d = inputs.range, inputs.x.shape[1]
+    hull, d, z = inputs.range, inputs.x.shape[1], state.ranges
     radius = np.maximum(hull.high - inputs.x, inputs.x - hull.low) * (1.0 + 4.0 * EPS)
     probes = np.concatenate([np.zeros((1, d)), np.eye(d)])
     graph = make(len(probes))
     check_linear(graph, [graph.inputs["x"]], "inputs")
-    _, a = linear_in_parameters(graph, layout, probes)
+    _, a = linear_in_parameters(graph, layout, probes, state.frozen)
     t = a[1:] - a[:1]  # features × outputs × parameters
     reach = np.abs(t @ z.middle) + np.abs(t) @ z.radius
     return np.asarray(radius @ reach * (1.0 + 16.0 * EPS * (d + layout.size)))

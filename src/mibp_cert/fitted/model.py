@@ -19,6 +19,7 @@ import numpy as np
 
 from mibp_cert.data import Dataset, Task
 from mibp_cert.errors import UserError
+from mibp_cert.fitted.features import RandomFeatures
 from mibp_cert.fitted.losses import SCORE_LOSSES, ScoreLoss
 from mibp_cert.fitted.minimum import minimise
 from mibp_cert.fitted.table import Array
@@ -37,6 +38,8 @@ class Fitted:
     loss: str = "cross-entropy"
     C: float = 1.0
     fit_intercept: bool = True
+    features: RandomFeatures | None = None
+    """Frozen features in front of the model; None: the columns themselves."""
     penalise_intercept: bool = False
     """As `LinearSVC` does."""
 
@@ -64,9 +67,15 @@ class Fitted:
         return
 
     def network(self, train: Dataset) -> Network:
-        """The model as a network of one layer."""
-        outputs = 1 if train.task is Task.CLASSES else train.one_hot.shape[1]
-        return Network((Linear(train.features, outputs, self.fit_intercept),), train.features)
+        """The model as a network: frozen features, and one layer that is fitted."""
+        body = () if self.features is None else self.features.layers(train.features)
+        width = train.features if self.features is None else self.features.count
+        return Network((*body, Linear(width, 1, self.fit_intercept)), train.features)
+
+    def start(self, train: Dataset) -> Array:
+        """The features' parameters, and zeros for what is fitted."""
+        frozen = np.zeros(0) if self.features is None else self.features.values(train.features)
+        return np.concatenate([frozen, np.zeros(self.network(train).layout.size - len(frozen))])
 
     def plan(self, network: Network, train: Dataset, start: Array, unroll: int = 1) -> Plan:
         """The fit as the only step."""
@@ -125,6 +134,15 @@ class FitStep(Step):
             values = body.layout.unflatten(theta[..., : body.layout.size])
             features = evaluate(body.forward_graph(x.shape[-2]), {**values, "x": x})["logits"]
         return np.concatenate([features, np.ones((*features.shape[:-1], 1))], axis=-1) if self.head.bias else features
+
+    def pull(self, theta: Array, x: Array, upstream: Array) -> Array:
+        """From the gradient with respect to features (… × rows × features) to that with respect to the inputs."""
+        features = self.model.features
+        return (
+            upstream
+            if features is None
+            else features.pull(self.design(theta, x)[..., : self.head.inputs], upstream, x.shape[-1])
+        )
 
     def train(self, theta: Array, x: Array, y: Array) -> Array:
         design = self.design(theta, x)

@@ -1,14 +1,17 @@
 """Ranges of parameters and scores: a hypothesis, its proof by continuation, and what is tightened after it.
 
-**Lemma.** Let the datasets (with their tilts) form a connected family on which the set of minimisers is upper hemicontinuous
-with compact, connected values, and let the minimisers of one member lie strictly inside ranges `z`. If, for every member whose
-minimisers lie in `z`, the bounds computed under `z` lie strictly inside `z`, then no minimiser of any member leaves `z`.
-*Proof.* The members whose minimisers lie strictly inside `z` form an open set; by the hypothesis so do those with one that
-does not lie in `z`, and there are no others. The family is connected, so one of the two is empty; the clean one is not. ∎
+**Lemma.** Let `D(t)`, `t ∈ [0, 1]`, be a path of datasets (with their tilts) along which the loss changes continuously, and
+let the minimisers for `D(0)` lie in ranges `z` (of parameters and scores). If, for every `t`, each minimiser in `z` lies
+strictly inside `z`, then for every `t` all minimisers exist and lie in `z`. *Proof.* Let `T` be the set of `t` for which there
+are minimisers and all are in `z`; `0 ∈ T`. `T` is closed: for `t_n → t`, minimisers in the compact `z` have a limit in `z`,
+which is a minimiser for `D(t)`; were another one outside, the segment between them, all of it minimisers, would hold one on
+the boundary of `z`, which none is. `T` is open: for `t ∈ T` the minimisers form a compact convex set inside `z`; on the
+boundary of a small neighbourhood of it the loss is larger by some `δ > 0`, also by `δ/2` for `t'` near `t`, and a convex
+function that is larger on the boundary of a neighbourhood than inside has its minimisers within. So `T = [0, 1]`. ∎
 
-Where the threat is noise that can be scaled, the family is star-shaped; budgets of alternatives are connected by mixtures of
-rows, for which the bounds hold as well (`fitted.table`). With `α > 0` on the weights and a loss that pulls the intercept from
-both sides, minimisers exist and stay bounded.
+Existence and uniqueness of minimisers on the way need not be assumed: they come out. Noise and targets are reached by scaling
+them; budgets fix the rows that they replace, whose noise is scaled, or which are mixed with their alternatives
+(`fitted.table`): the bounds hold for all of these.
 
 **Exit cut.** For one end of `z` to be the first to be left, the query must *be* at that end, `a·θ = v`, with everything else
 in `z`. Under that assumption the other ranges shrink (`fitted.zonotope`); if the bound of `a·θ` is then below `v`, that end is
@@ -26,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.fitted.dual import Dual, Ranges
-from mibp_cert.fitted.losses import ScoreLoss
+from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Table
 from mibp_cert.fitted.zonotope import Zonotope
 
@@ -44,12 +47,14 @@ CUTS = 2
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is bounded: the table, its loss, the computed minimiser `c` of the clean data, and its tilt."""
+    """What is bounded: the table, its loss, the computed minimiser `c` of the clean data, its tilt, and its scores there."""
 
     table: Table
     loss: ScoreLoss
     c: Array
     tau: Array
+    clean: Array
+    """Scores of the rows as handed in: these need not be in the middle of what they may be."""
 
     @property
     def small(self) -> bool:
@@ -63,6 +68,16 @@ class Problem:
         s = self.table.rows.x @ self.c
         by = tuple((budget.by.x @ self.c,) * 2 for budget in self.table.budgets)
         return Ranges(self.c, self.c, s, s, by)
+
+    def start(self) -> tuple[Array, Array]:
+        """What the ranges must hold for the clean data, in the order of `_flat`: the values, and how far they may be rounded."""
+        values, sizes = [self.c, self.clean], [0.0 * self.c, _product(self.table.rows.x, self.c)]
+        for budget in self.table.budgets:
+            # Noise that is scaled down to nothing leaves the row as it was handed in; other alternatives are what they are.
+            own = self.clean[budget.rows] if budget.scaled else budget.by.x @ self.c
+            values.append(own)
+            sizes.append(_product(budget.by.x, self.c))
+        return np.concatenate(values), 8.0 * (len(self.c) + 4) * EPS * np.concatenate(sizes)
 
     def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
         """Bounds of all that `ranges` holds, under the hypothesis that it holds."""
@@ -84,6 +99,10 @@ class Problem:
                 return False
         dual = Dual(self.table, self.loss, ranges, self.tau, 3)
         return not dual.upper(a[None], np.array([own], dtype=np.intp), sign)[0] < v
+
+
+def _product(x: Array, c: Array) -> Array:
+    return np.asarray(np.abs(x) @ np.abs(c))
 
 
 def _flat(ranges: Ranges) -> tuple[Array, Array]:
@@ -110,6 +129,8 @@ def _prove(problem: Problem, *, cut: bool) -> Ranges | None:
     least = 1e-9 * (1.0 + np.abs(centre))
     low = centre - FIRST[cut] * np.maximum(centre - lower, least)
     high = centre + FIRST[cut] * np.maximum(upper - centre, least)
+    clean, slip = problem.start()
+    low, high = np.minimum(low, clean - slip - least), np.maximum(high, clean + slip + least)
     before = np.inf
     for attempt in range(ATTEMPTS):
         ranges = _like(point, low, high)

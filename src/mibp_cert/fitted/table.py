@@ -92,6 +92,14 @@ class Table:
     blocks: tuple[Spread, ...] = ()
     budgets: tuple[Budget, ...] = ()
 
+    def with_penalties(self, alpha: Array) -> Table:
+        """The table with these penalties; where there is one more than features, a last feature 1 is added."""
+        assert not self.blocks
+        if len(alpha) == self.rows.x.shape[1]:
+            return replace(self, alpha=alpha)
+        budgets = tuple(replace(budget, by=_with_one(budget.by)) for budget in self.budgets)
+        return Table(_with_one(self.rows), alpha, (), budgets)
+
 
 def table_of(noise: Noise, column: int, weights: Array, alpha: Array) -> Table:
     """The table behind a noise view; `column`: of the one-hot labels (or targets) that is the target; a last feature 1 is added
@@ -127,6 +135,13 @@ def table_of(noise: Noise, column: int, weights: Array, alpha: Array) -> Table:
             by = _with_children(by, other, rows_of, cells, targets, p)
         found.append(Budget(block.most, rows_of, by, scaled=True))
     return Table(rows, alpha, tuple(spread), tuple(found))
+
+
+def _with_one(rows: Rows) -> Rows:
+    """The rows with a last feature 1, which nothing moves."""
+    x, r = np.append(rows.x, np.ones((len(rows), 1)), axis=1), np.append(rows.r, np.zeros((len(rows), 1)), axis=1)
+    j = None if rows.j is None else np.append(rows.j, np.zeros((*rows.j.shape[:2], 1)), axis=2)
+    return replace(rows, x=x, r=r, j=j)
 
 
 def _with_children(by: Rows, block: Budgeted, rows_of: Index, cells: Any, targets: Any, p: int) -> Rows:
