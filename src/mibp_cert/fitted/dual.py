@@ -119,7 +119,7 @@ class Dual:
         total = lines.const.sum(axis=1) + spread + tilt + g @ z.middle + np.abs(g) @ z.radius
         size = lines.size.sum(axis=1) + np.abs(spread) + tilt + parts @ z.reach
         for budget, known in zip(self.table.budgets, self.by, strict=True):
-            cost, more = self._cost(budget, known, u, theta, lines, own, sign)
+            cost, more = self._cost(budget, known, u, kappa, theta, lines, own, sign)
             total, size = total + cost, size + more
         count = (len(rows) + 16) * (a.shape[1] + 16)
         return np.asarray(total + 4.0 * count * EPS * size)
@@ -148,20 +148,33 @@ class Dual:
         return u, kappa, theta, rho
 
     def _cost(
-        self, budget: Budget, known: Known, u: Array, theta: Array, lines: Lines, own: Index, sign: float
+        self,
+        budget: Budget,
+        known: Known,
+        u: Array,
+        kappa: Array,
+        theta: Array,
+        lines: Lines,
+        own: Index,
+        sign: float,
     ) -> tuple[Array, Array]:
         """What replacing rows adds to (1), and the sum of absolute values behind it."""
         rows, z, by = self.table.rows, self.ranges, budget.by
+        there = budget.rows >= 0
+        mine = there & (budget.rows[None, :] == own[:, None])
         omega = u @ by.x.T
+        if budget.targets_only:
+            # The same row with another target: with the same slope, nothing but the maxima differ.
+            const, size = known.replaced(self.main, budget.rows, omega, kappa[:, budget.rows])
+            gain = np.where(mine, 0.0, np.maximum(const, 0.0))
+            return self._largest(budget, gain), size.sum(axis=1)
         kappa = known.envelope(omega >= 0, np.clip(theta @ by.x.T, known.low, known.high))[1]
         new, _ = known.lines(u, kappa, known.slopes(u, kappa * omega), np.zeros(omega.shape), None)
-        there = budget.rows >= 0
         const, coef, size = new.const, new.coef, new.size + np.abs(new.coef) @ z.reach
         old = budget.rows[there]
         const[:, there] -= lines.const[:, old]
         coef[:, there] -= lines.coef[:, old]
         size[:, there] += lines.size[:, old] + np.abs(lines.coef[:, old]) @ z.reach
-        mine = there & (budget.rows[None, :] == own[:, None])
         if mine.any() and not budget.scaled:
             # The row's own score is asked for while another stands in its place.
             i = np.maximum(own, 0)
@@ -170,15 +183,19 @@ class Dual:
         gain = const + coef @ z.middle + np.abs(coef) @ z.radius
         # With noise that can be scaled down, a row's range is for datasets that leave it alone.
         gain = np.where(mine & budget.scaled, 0.0, np.maximum(gain, 0.0))
-        best = np.zeros((len(u), len(rows) + len(budget.rows)))
+        return self._largest(budget, gain), size.sum(axis=1)
+
+    def _largest(self, budget: Budget, gain: Array) -> Array:
+        """The sum of the `most` largest costs, one for each row."""
+        rows, there = self.table.rows, budget.rows >= 0
+        best = np.zeros((len(gain), len(rows) + len(budget.rows)))
         place = np.where(there, budget.rows, len(rows) + np.arange(len(budget.rows)))
         np.maximum.at(best.T, place, gain.T)
         if not there.all():  # a row that was not there can come more than once
             again = np.repeat(best[:, len(rows) :].max(axis=1, keepdims=True), budget.most, axis=1)
             best = np.concatenate([best, again], axis=1)
         k = min(budget.most, best.shape[1])
-        top = np.partition(best, best.shape[1] - k, axis=1)[:, best.shape[1] - k :].sum(axis=1)
-        return top, size.sum(axis=1)
+        return np.asarray(np.partition(best, best.shape[1] - k, axis=1)[:, best.shape[1] - k :].sum(axis=1))
 
 
 class Known:
@@ -244,6 +261,18 @@ class Known:
         """`x̂ = x + r∘ρ`."""
         hat = self.rows.x + self.rows.r * rho[0]
         return hat if self.rows.j is None else hat + np.einsum("qnd,ndp->qnp", rho[1], self.rows.j)
+
+    def replaced(self, main: Known, of: Index, omega: Array, kappa: Array) -> tuple[Array, Array]:
+        """`V − U` for rows that differ from the rows `of` in their targets and ranges only, with the same slopes; and sizes."""
+        up, weight = omega >= 0, self.rows.w
+        tops = []
+        for known, index in ((self, slice(None)), (main, of)):
+            low, high, (first, last) = known.low[index], known.high[index], (end[index] for end in known.ends)
+            y = np.where(up, first, self.loss.mirrored(last))
+            tops.append(self.loss.highest(y, np.where(up, low, -high), np.where(up, high, -low), kappa))
+        size = self.size + main.size[of] + np.abs(kappa) * (self.far + main.far[of])
+        # A maximum is rounded up: what is subtracted must not be more than the one that was added.
+        return weight * np.abs(omega) * (tops[0] - tops[1]), weight * np.abs(omega) * 3.0 * size
 
     def lines(
         self, u: Array, kappa: Array, rho: tuple[Array, ...], plus: Array, table: Table | None

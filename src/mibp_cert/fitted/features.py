@@ -18,7 +18,7 @@ import numpy as np
 from mibp_cert.engines.relax import smooth_line
 from mibp_cert.errors import UserError
 from mibp_cert.fitted.losses import EPS
-from mibp_cert.fitted.table import Array, Budget, Rows, Table
+from mibp_cert.fitted.table import Array, Rows, Table
 from mibp_cert.nets import Layer, Linear, Tanh
 
 
@@ -68,7 +68,7 @@ class RandomFeatures:
                 for spread in table.blocks
             )
             table = replace(table, rows=replace(table.rows, r=radius * (1.0 + 8.0 * EPS)), blocks=())
-        budgets = tuple(Budget(b.most, b.rows, self._through(b.by), b.scaled) for b in table.budgets)
+        budgets = tuple(replace(b, by=self._through(b.by), targets_only=False) for b in table.budgets)
         return replace(table, rows=self._through(table.rows), budgets=budgets)
 
     def _through(self, rows: Rows) -> Rows:

@@ -26,6 +26,9 @@ from mibp_cert.fitted.table import Array
 from mibp_cert.graph import evaluate
 from mibp_cert.nets import Linear, Network, Plan, Step
 
+MOST_CELLS = 1_000_000_000
+"""Rows × rows × parameters that a fit may have: every row's score is a query over all rows."""
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -95,6 +98,13 @@ class Fitted:
         if regression != (train.task is Task.NUMBERS):
             wanted = "numbers to predict" if regression else "classes"
             raise UserError(f"A fitted model with the loss {self.loss!r} needs {wanted}; choose another loss.")
+        cells = len(train) ** 2 * (last.inputs + 1)
+        if cells > MOST_CELLS:
+            most = int((MOST_CELLS / (last.inputs + 1)) ** 0.5) // 100 * 100
+            raise UserError(
+                f"Bounding the scores of {len(train)} rows among each other would take hours: use at most about {most} rows (such as "
+                f"--sample {most})."
+            )
         if train.task is Task.CLASSES and len(train.classes) != 2:
             raise UserError(f"Fitted models know two classes so far; these data have {len(train.classes)}.")
         if train.task is Task.CLASSES and len(np.unique(train.y)) < 2:

@@ -36,7 +36,7 @@ from mibp_cert.fitted.zonotope import Zonotope
 FIRST = {False: 1.5, True: 1.8}
 """Multiple of the first-order radii that the hypothesis starts from, without exit cuts and with them."""
 GROW = 1.1
-ATTEMPTS = 16
+ATTEMPTS = 20
 PATIENCE = 6
 """Attempts after which the number of ends that fail must no longer double."""
 CUT_CELLS = 4_000_000
@@ -59,9 +59,10 @@ class Problem:
     @property
     def small(self) -> bool:
         """Whether a cut takes a fraction of a second."""
-        rows, p = len(self.table.rows), len(self.c)
-        cells = int((self.table.rows.r > 0).sum()) + rows + 2 * p
-        return 2 * (rows + p) * cells <= CUT_CELLS
+        table, p = self.table, len(self.c)
+        others = sum(len(budget.by) for budget in table.budgets)
+        generators = int((table.rows.r > 0).sum()) + len(table.rows) + 2 * p + others * p
+        return 2 * (len(table.rows) + others + p) * generators <= CUT_CELLS
 
     def point(self) -> Ranges:
         """The ranges of `c` alone."""

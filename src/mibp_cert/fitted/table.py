@@ -81,6 +81,8 @@ class Budget:
     by: Rows
     scaled: bool
     """Each alternative is the row itself with more noise, down to none of it."""
+    targets_only: bool = False
+    """Alternatives differ from their rows in the target only, and neither has any other noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +135,9 @@ def table_of(noise: Noise, column: int, weights: Array, alpha: Array) -> Table:
         by = replace(rows, **{name: getattr(rows, name)[rows_of] for name in ("x", "r", "y", "q", "w")})
         for other in blocks:
             by = _with_children(by, other, rows_of, cells, targets, p)
-        found.append(Budget(block.most, rows_of, by, scaled=True))
+        plain = bool((by.x == rows.x[rows_of]).all()) and not (by.r.any() or by.pieces or rows.r[rows_of].any())
+        spread_over = any(part.linear.nnz for part in spread)
+        found.append(Budget(block.most, rows_of, by, scaled=True, targets_only=plain and not spread_over))
     return Table(rows, alpha, tuple(spread), tuple(found))
 
 
