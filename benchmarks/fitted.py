@@ -1,4 +1,4 @@
-"""Models at their minimum: certified beside attacked beside clean, and what it costs beside scikit-learn's own fit in the same run.
+"""Models at their minimum: certified beside attacked beside clean, and the cost beside scikit-learn's own fit in the same run.
 
     python benchmarks/fitted.py [--cases moons,features,cancer,iris,rows,size] [--seeds 5]
 

@@ -102,8 +102,8 @@ class Fitted:
         if cells > MOST_CELLS:
             most = int((MOST_CELLS / (last.inputs + 1)) ** 0.5) // 100 * 100
             raise UserError(
-                f"Bounding the scores of {len(train)} rows among each other would take hours: use at most about {most} rows (such as "
-                f"--sample {most})."
+                f"Bounding the scores of {len(train)} rows among each other would take hours: use at most about {most} rows "
+                f"(such as --sample {most})."
             )
         if train.task is Task.CLASSES and len(train.classes) != 2:
             raise UserError(f"Fitted models know two classes so far; these data have {len(train.classes)}.")

@@ -37,8 +37,8 @@ FIRST = {False: 1.5, True: 1.8}
 """Multiple of the first-order radii that the hypothesis starts from, without exit cuts and with them."""
 GROW = 1.1
 ATTEMPTS = 20
-PATIENCE = 6
-"""Attempts after which the number of ends that fail must no longer double."""
+SANE = 6.0
+"""Multiple of the first-order radii (the median one) beyond which ranges are of little use: other ways are tried first."""
 CUT_CELLS = 4_000_000
 """Queries times generators, above which no exit is cut."""
 CUTS = 2
@@ -119,11 +119,13 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
 
 def prove(problem: Problem) -> Ranges | None:
     """Ranges that no minimiser of the family leaves; None if none could be proven. Exits are cut where plain bounds fail."""
-    found = _prove(problem, cut=False)
-    return _prove(problem, cut=True) if found is None and problem.small else found
+    found = _prove(problem, cut=False, most=SANE)
+    if found is None and problem.small:
+        found = _prove(problem, cut=True, most=SANE)
+    return _prove(problem, cut=False, most=np.inf) if found is None else found
 
 
-def _prove(problem: Problem, *, cut: bool) -> Ranges | None:
+def _prove(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
     point = problem.point()
     centre, _ = _flat(point)
     lower, upper = _flat(problem.bounds(point, rounds=1))
@@ -132,8 +134,7 @@ def _prove(problem: Problem, *, cut: bool) -> Ranges | None:
     high = centre + FIRST[cut] * np.maximum(upper - centre, least)
     clean, slip = problem.start()
     low, high = np.minimum(low, clean - slip - least), np.maximum(high, clean + slip + least)
-    before = np.inf
-    for attempt in range(ATTEMPTS):
+    for _ in range(ATTEMPTS):
         ranges = _like(point, low, high)
         below, above = _flat(problem.bounds(ranges))
         if not (np.isfinite(below).all() and np.isfinite(above).all()):
@@ -144,9 +145,9 @@ def _prove(problem: Problem, *, cut: bool) -> Ranges | None:
         count = int(fails[0].sum() + fails[1].sum())
         if not count:
             return ranges
-        if attempt >= PATIENCE and count > 2 * before:
+        wide = np.median((high - low) / np.maximum(upper - lower, least))
+        if wide > most:
             return None
-        before = min(before, count)
         # Where the cut decides, the plain bounds say nothing of how far out an end should be.
         out = (centre - low, high - centre) if cut else (centre - below, above - centre)
         low = np.where(fails[0], centre - GROW * out[0], low)
