@@ -127,7 +127,7 @@ def problem_of(step: FitStep, threat: ThreatSet) -> Problem:
     table = table_of(threat.noise(), step.column, weights, alpha)
     design = step.design(np.zeros(step.layout.size), x)
     c = minimise(design, y[:, step.column], weights, alpha, step.loss)
-    return Problem(table, step.loss, c, tilt(design, y[:, step.column], weights, alpha, step.loss, c))
+    return Problem(table, step.loss, c, tilt(design, y[:, step.column], weights, alpha, step.loss, c), design @ c)
 
 
 def linear_in_parameters(graph: Graph, layout: Layout, x: Array) -> tuple[Array, Array]:

@@ -44,12 +44,14 @@ CUTS = 2
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is bounded: the table, its loss, the computed minimiser `c` of the clean data, and its tilt."""
+    """What is bounded: the table, its loss, the computed minimiser `c` of the data as handed in, its tilt, and its scores there:
+    where the proof starts from. (Noise to one side has another middle than these data.)"""
 
     table: Table
     loss: ScoreLoss
     c: Array
     tau: Array
+    s: Array
 
     @property
     def small(self) -> bool:
@@ -59,10 +61,12 @@ class Problem:
         return 2 * (rows + p) * cells <= CUT_CELLS
 
     def point(self) -> Ranges:
-        """The ranges of `c` alone."""
-        s = self.table.rows.x @ self.c
-        by = tuple((budget.by.x @ self.c,) * 2 for budget in self.table.budgets)
-        return Ranges(self.c, self.c, s, s, by)
+        """The ranges of `c` alone, on the data as handed in; alternatives with noise of no size are the rows themselves."""
+        by = []
+        for budget in self.table.budgets:
+            itself = budget.scaled & (budget.rows >= 0)
+            by.append((np.where(itself, self.s[np.maximum(budget.rows, 0)], budget.by.x @ self.c),) * 2)
+        return Ranges(self.c, self.c, self.s, self.s, tuple(by))
 
     def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
         """Bounds of all that `ranges` holds, under the hypothesis that it holds."""
@@ -77,7 +81,7 @@ class Problem:
 
     def reaches(self, ranges: Ranges, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
         """May `a·θ` (or the score of row `own`, times `sign`) be `v` or more, for minimisers in the ranges? False is proven."""
-        noise = 0.0 if own < 0 else self.table.rows.reach_of(ranges.reach[None, :])[0][own]
+        noise = 0.0 if own < 0 else self.table.reach_of(ranges.reach)[own]
         for _ in range(CUTS):
             ranges = Zonotope(self.table, self.loss, ranges, self.tau).bounds(a, v - noise * (1.0 + 1e-12))
             if ranges.empty:
