@@ -69,9 +69,11 @@ def threats(loss: str) -> dict[str, Any]:
     return {**ANY, **(NUMBERS if loss in REGRESSIONS else CLASSES)}
 
 
-def table(loss: str, rows: int = 10, seed: int = 0, *, missing: bool = False) -> Dataset:
-    """The survey, with classes that follow its columns only roughly, or with numbers."""
-    data, rng = survey(rows, seed, missing=missing), np.random.default_rng(seed + 100)
+def table(
+    loss: str, rows: int = 10, seed: int = 0, *, missing: bool = False, like: Dataset | None = None
+) -> Dataset:
+    """The survey, with classes that follow its columns only roughly, or with numbers; `like`: encoded as these data are."""
+    data, rng = survey(rows, seed, missing=missing, like=like), np.random.default_rng(seed + 100)
     score = data.x @ rng.normal(size=data.features) + rng.normal(size=rows)
     if loss in REGRESSIONS:
         return Dataset.regression(data.x, score, data.columns, data.missing)

@@ -244,7 +244,7 @@ def test_bounds_that_only_repeat_the_hypothesis_prove_nothing(name: str, monkeyp
     assert prove(world.problem) is None
 
 
-@pytest.mark.parametrize("name", ["monotone", "missing", "one-sided budget", "exchanged"])
+@pytest.mark.parametrize("name", ["monotone", "missing", "one-sided budget"])
 def test_proofs_start_inside_of_their_ranges(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise to one side: its middle is not the data as handed in, whose minimiser is the one that is known."""
     seen = []
@@ -273,7 +273,8 @@ def _escapes(loss: str, name: str, seeds: int = 3) -> bool:
     """Does a fitted model leave bounds that were computed under ranges which hold for it?"""
     for seed in range(seeds):
         world = world_of(loss, name, seed, samples=20, rounds=1)
-        if world.excess(world.problem.bounds(world.hull())) > 1e-9:
+        # With the slopes that the search finds, and with plain secants, whose extremes lie at kinks.
+        if any(world.excess(world.problem.bounds(world.hull(), rounds)) > 1e-9 for rounds in (0, 2)):
             return True
     return False
 
@@ -315,11 +316,11 @@ def _not_own(patch: pytest.MonkeyPatch) -> None:
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = {
     "sign of rho": (_wrong_sign, "squared-error", "linf"),
     "no gamma": (_no_gap, "cross-entropy", "linf"),
-    "no kink, huber": (_no_kink, "huber", "linf"),
-    "no kink, hinge": (_no_kink, "squared-hinge", "linf"),
+    "no kink, huber": (_no_kink, "huber", "targets"),
+    "no kink, hinge": (_no_kink, "squared-hinge", "noise and a bad row"),
     "budget one short": (_one_short, "cross-entropy", "labels"),
     "budget of rows one short": (_one_short, "cross-entropy", "budget of rows"),
-    "alternatives on clean ranges": (_clean_ranges, "squared-error", "one-sided budget"),
+    "alternatives on clean ranges": (_clean_ranges, "cross-entropy", "labels"),
     "own noise forgotten": (_not_own, "cross-entropy", "linf"),
 }
 
@@ -332,9 +333,9 @@ def test_wrong_rules_are_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -
     assert _escapes(loss, name)
 
 
-@pytest.mark.parametrize("name", ["l1", "missing", "exchanged"])
-def test_a_zonotope_that_forgets_a_rows_own_noise_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = world_of("squared-error", name)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_zonotope_that_forgets_a_rows_own_noise_is_noticed(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of(loss, "missing")
     monkeypatch.setattr("mibp_cert.fitted.table.Table.reach_of", lambda self, theta: np.zeros(len(self.rows)))
     found = Zonotope(world.problem.table, world.problem.loss, world.hull(), world.problem.tau).bounds()
     assert world.excess(found) > 1e-6

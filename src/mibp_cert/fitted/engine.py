@@ -33,6 +33,8 @@ LINEAR = frozenset({"add", "scale", "contract", "sum", "gather", "reshape"})
 """Operations through which an output may depend on fitted parameters."""
 LEAST = float(np.nextafter(0.0, 1.0))
 """What is proven to be positive is at least this."""
+WIDEST = 1e6
+"""Ranges wider than this multiple of the largest parameter (at least 1) say nothing."""
 CLOSE = 0.25
 """Outputs whose lower end is further below 0, relative to their range, are left open."""
 
@@ -81,11 +83,13 @@ class DualEngine(Engine):
         if not isinstance(step, FitStep):
             raise UserError("The engine 'dual' bounds fitted models; choose another engine for a training in steps.")
         start = time.perf_counter()
-        problem = problem_of(step, threat)
-        ranges = prove(problem)
-        if ranges is None:
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
+            problem = problem_of(step, threat)
+            ranges = prove(problem)
+            if ranges is not None:
+                ranges = tighten(problem, ranges)
+        if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_UNPROVEN)
-        ranges = tighten(problem, ranges)
         return FittedSet(ranges.low, ranges.high, problem, ranges), StepReport(seconds=time.perf_counter() - start)
 
     def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
