@@ -42,7 +42,7 @@ ANY: dict[str, Any] = {
     "any category": AnyCategory("mood"),
     "confusable": Confusable("mood", {"good": ["fair"]}),
     "shift": Shift("mood", by=-1),
-    "exchanged": Exchanged("income", "age").where(column("age") >= 60),
+    "exchanged": Exchanged("income", "age").where(column("age") >= 70),
     "budget of rows": Budget(LInf({"age": 20.0, "income": 4.0}), rows=2),
     "one-sided budget": Budget(Monotone("age", up=20.0), rows=2),
     "budget of balls": Budget(L2({"age": 20.0, "income": 4.0}), rows=2),
