@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
+from mibp_cert.sets import largest_sum
 
 CELLS = 100_000
 """Entries (queries × rows × parameters) at once: as much as caches hold."""
@@ -130,7 +131,7 @@ class Dual:
         every = np.arange(len(a))
         kappa = np.broadcast_to(known.secant, (len(a), len(rows)))
         theta = np.broadcast_to(z.middle, a.shape)
-        u = np.asarray(-np.linalg.solve(known.hessian(alpha), a.T).T, dtype=np.float64)
+        u = -solve(known.hessian(alpha), a.T).T
         rho = known.slopes(u, kappa * (u @ rows.x.T) + plus)
         for _ in range(self.rounds):
             hat = known.worst(rho)
@@ -139,7 +140,7 @@ class Dual:
             psi, kappa = known.envelope(np.einsum("qnp,qp->qn", hat, u) >= 0, s)
             m = np.matmul((hat * (rows.w * kappa)[..., None]).transpose(0, 2, 1), hat) + np.diag(alpha)
             gradient = alpha * theta + np.einsum("qn,qnp->qp", rows.w * psi, hat)
-            both = np.linalg.solve(m, np.stack([query, gradient], axis=-1))
+            both = solve(m, np.stack([query, gradient], axis=-1))
             u, theta = -both[..., 0], np.clip(theta - both[..., 1], z.low, z.high)
             omega = np.einsum("qnp,qp->qn", hat, u)
             s = np.clip(np.einsum("qnp,qp->qn", hat, theta), known.low, known.high)
@@ -178,7 +179,7 @@ class Dual:
         if mine.any() and not budget.scaled:
             # The row's own score is asked for while another stands in its place.
             i = np.maximum(own, 0)
-            const = const + np.where(mine, rows.reach_of(z.reach[None, :])[0][i][:, None], 0.0)
+            const = const + np.where(mine, self.table.reach_of(z.reach)[i][:, None], 0.0)
             coef = coef + np.where(mine[..., None], sign * rows.x[i][:, None, :], 0.0)
         gain = const + coef @ z.middle + np.abs(coef) @ z.radius
         # With noise that can be scaled down, a row's range is for datasets that leave it alone.
@@ -194,8 +195,7 @@ class Dual:
         if not there.all():  # a row that was not there can come more than once
             again = np.repeat(best[:, len(rows) :].max(axis=1, keepdims=True), budget.most, axis=1)
             best = np.concatenate([best, again], axis=1)
-        k = min(budget.most, best.shape[1])
-        return np.asarray(np.partition(best, best.shape[1] - k, axis=1)[:, best.shape[1] - k :].sum(axis=1))
+        return largest_sum(best, budget.most)
 
 
 class Known:
@@ -305,6 +305,16 @@ class Known:
             g, more = _through(block.linear, weight * middle, weight * radius)
             spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
         return Lines(const, coef, size), spread
+
+
+def solve(m: Array, b: Array) -> Array:
+    """`m⁻¹b`, about: multipliers need not be exact. An intercept that no row holds (all of them beyond a kink) makes `m`
+    singular; a little curvature then takes its place."""
+    try:
+        return np.asarray(np.linalg.solve(m, b))
+    except np.linalg.LinAlgError:
+        least = 1e-9 * np.maximum(np.trace(m, axis1=-2, axis2=-1), 1e-300)
+        return np.asarray(np.linalg.solve(m + least[..., None, None] * np.eye(m.shape[-1]), b))
 
 
 def _gap(middle: Array, radius: Array, rho: Array) -> Array:

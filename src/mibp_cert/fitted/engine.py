@@ -33,6 +33,8 @@ LINEAR = frozenset({"add", "scale", "contract", "sum", "gather", "reshape"})
 """Operations through which an output may depend on fitted parameters."""
 LEAST = float(np.nextafter(0.0, 1.0))
 """What is proven to be positive is at least this."""
+WIDEST = 1e6
+"""Ranges wider than this multiple of the largest parameter (at least 1) say nothing."""
 CLOSE = 0.25
 """Outputs whose lower end is further below 0, relative to their range, are left open."""
 
@@ -83,11 +85,13 @@ class DualEngine(Engine):
             raise UserError("The engine 'dual' bounds fitted models; choose another engine for a training in steps.")
         start = time.perf_counter()
         frozen = state.lower[: step.layout.size - step.fitted]
-        problem = problem_of(step, threat, frozen)
-        ranges = prove(problem)
-        if ranges is None:
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
+            problem = problem_of(step, threat, frozen)
+            ranges = prove(problem)
+            if ranges is not None:
+                ranges = tighten(problem, ranges)
+        if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_UNPROVEN)
-        ranges = tighten(problem, ranges)
         return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
 
     def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
@@ -135,8 +139,7 @@ def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
         table = features.through(raw).with_penalties(alpha)
     design = step.design(np.append(frozen, np.zeros(step.fitted)), x)
     c = minimise(design, y[:, step.column], weights, alpha, step.loss)
-    tau = tilt(design, y[:, step.column], weights, alpha, step.loss, c)
-    return Problem(table, step.loss, c, tau, design @ c)
+    return Problem(table, step.loss, c, tilt(design, y[:, step.column], weights, alpha, step.loss, c), design @ c)
 
 
 def linear_in_parameters(graph: Graph, layout: Layout, x: Array, frozen: Array) -> tuple[Array, Array]:

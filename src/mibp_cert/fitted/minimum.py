@@ -28,9 +28,11 @@ def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start:
             gradient = np.einsum("...np,...n->...p", x, w * loss.psi(y, s)) + alpha * theta
             bent = (w * loss.slope(y, s))[..., None] * x
             curvature = np.swapaxes(bent, -1, -2) @ x + np.diag(alpha)
-            # A flat direction (all rows beyond a kink) is followed as far as a little curvature lets it.
-            least = 1e-12 * np.maximum(np.trace(curvature, axis1=-2, axis2=-1), 1e-300)
-            step = np.linalg.solve(curvature + least[..., None, None] * np.eye(len(alpha)), gradient[..., None])[..., 0]
+            # Columns are scaled alike. A flat direction (all rows beyond a kink) is followed as far as a little curvature lets it.
+            size = np.diagonal(curvature, axis1=-2, axis2=-1)
+            unit = np.sqrt(np.where(size > 0, size, 1e-12 * size.max(axis=-1, keepdims=True) + 1e-300))
+            scaled = curvature / (unit[..., :, None] * unit[..., None, :]) + 1e-12 * np.eye(len(alpha))
+            step = np.linalg.solve(scaled, (gradient / unit)[..., None])[..., 0] / unit
             share = _share(x, y, w, alpha, loss, theta, step, (gradient * step).sum(axis=-1))
             change = share[..., None] * step
             theta = theta - change

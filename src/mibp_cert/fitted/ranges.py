@@ -47,14 +47,14 @@ CUTS = 2
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is bounded: the table, its loss, the computed minimiser `c` of the clean data, its tilt, and its scores there."""
+    """What is bounded: the table, its loss, the computed minimiser `c` of the data as handed in, its tilt, and its scores there:
+    where the proof starts from. (Noise to one side has another middle than these data.)"""
 
     table: Table
     loss: ScoreLoss
     c: Array
     tau: Array
-    clean: Array
-    """Scores of the rows as handed in: these need not be in the middle of what they may be."""
+    s: Array
 
     @property
     def small(self) -> bool:
@@ -65,20 +65,18 @@ class Problem:
         return 2 * (len(table.rows) + others + p) * generators <= CUT_CELLS
 
     def point(self) -> Ranges:
-        """The ranges of `c` alone."""
-        s = self.table.rows.x @ self.c
-        by = tuple((budget.by.x @ self.c,) * 2 for budget in self.table.budgets)
-        return Ranges(self.c, self.c, s, s, by)
-
-    def start(self) -> tuple[Array, Array]:
-        """What the ranges must hold for the clean data, in the order of `_flat`: the values, and how far they may be rounded."""
-        values, sizes = [self.c, self.clean], [0.0 * self.c, _product(self.table.rows.x, self.c)]
+        """The ranges of `c` alone, on the data as handed in; alternatives with noise of no size are the rows themselves."""
+        by = []
         for budget in self.table.budgets:
-            # Noise that is scaled down to nothing leaves the row as it was handed in; other alternatives are what they are.
-            own = self.clean[budget.rows] if budget.scaled else budget.by.x @ self.c
-            values.append(own)
-            sizes.append(_product(budget.by.x, self.c))
-        return np.concatenate(values), 8.0 * (len(self.c) + 4) * EPS * np.concatenate(sizes)
+            itself = budget.scaled & (budget.rows >= 0)
+            by.append((np.where(itself, self.s[np.maximum(budget.rows, 0)], budget.by.x @ self.c),) * 2)
+        return Ranges(self.c, self.c, self.s, self.s, tuple(by))
+
+    def slip(self) -> Array:
+        """How far the scores of `point` may be off by rounding, in the order of `_flat`."""
+        rows = [self.table.rows, *(budget.by for budget in self.table.budgets)]
+        far = [np.abs(part.x) @ np.abs(self.c) + part.reach_of(np.abs(self.c)[None, :])[0] for part in rows]
+        return 8.0 * (len(self.c) + 4) * EPS * np.concatenate([np.zeros(len(self.c)), *far])
 
     def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
         """Bounds of all that `ranges` holds, under the hypothesis that it holds."""
@@ -93,17 +91,13 @@ class Problem:
 
     def reaches(self, ranges: Ranges, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
         """May `a·θ` (or the score of row `own`, times `sign`) be `v` or more, for minimisers in the ranges? False is proven."""
-        noise = 0.0 if own < 0 else self.table.rows.reach_of(ranges.reach[None, :])[0][own]
+        noise = 0.0 if own < 0 else self.table.reach_of(ranges.reach)[own]
         for _ in range(CUTS):
             ranges = Zonotope(self.table, self.loss, ranges, self.tau).bounds(a, v - noise * (1.0 + 1e-12))
             if ranges.empty:
                 return False
         dual = Dual(self.table, self.loss, ranges, self.tau, 3)
         return not dual.upper(a[None], np.array([own], dtype=np.intp), sign)[0] < v
-
-
-def _product(x: Array, c: Array) -> Array:
-    return np.asarray(np.abs(x) @ np.abs(c))
 
 
 def _flat(ranges: Ranges) -> tuple[Array, Array]:
@@ -132,8 +126,8 @@ def _prove(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
     least = 1e-9 * (1.0 + np.abs(centre))
     low = centre - FIRST[cut] * np.maximum(centre - lower, least)
     high = centre + FIRST[cut] * np.maximum(upper - centre, least)
-    clean, slip = problem.start()
-    low, high = np.minimum(low, clean - slip - least), np.maximum(high, clean + slip + least)
+    slip = problem.slip()
+    low, high = np.minimum(low, centre - slip - least), np.maximum(high, centre + slip + least)
     for _ in range(ATTEMPTS):
         ranges = _like(point, low, high)
         below, above = _flat(problem.bounds(ranges))

@@ -7,8 +7,8 @@ Row `i` has the features `x_i + d_i`, the target `y_i + e_i` and the weight `w_i
 each cell within its own radius `r_ij`, directions `j_ik` that several cells share, and pieces that are known by their support
 functions (balls, few cells, one-hot groups). A `Budget` lets at most `most` rows be replaced by one of their alternatives.
 
-`table_of` reads all of this off the noise view of a threat set. Blocks whose symbols reach several rows, or that are no boxes,
-stay as they are (`Spread`). In a budgeted block the symbols of one row become the noise of that row's alternative, around the
+`table_of` reads all of this off the noise view of a threat set. Blocks whose symbols reach several rows stay as they are
+(`Spread`); no budget may replace a row that they reach, since they would have to know which one it is. In a budgeted block the symbols of one row become the noise of that row's alternative, around the
 row as handed in: it can be scaled down to nothing, so that no mixture of rows lies between the two. Where two budgets touch
 one row, each alternative has the noise of both: a row that both replace then costs no more than one of the two.
 """
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from mibp_cert.errors import UserError
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.sets import Block, Budgeted, Noise, Plain, Segments
 
@@ -102,6 +103,14 @@ class Table:
         budgets = tuple(replace(budget, by=_with_one(budget.by)) for budget in self.budgets)
         return Table(_with_one(self.rows), alpha, (), budgets)
 
+    def reach_of(self, theta: Array) -> Array:
+        """Largest `|d_i·θ|` for `|θ_j|` at most these, for every row, shared noise included."""
+        total = self.rows.reach_of(theta[None, :])[0]
+        for spread in self.blocks:
+            cells = np.asarray(abs(spread.linear) @ spread.block.magnitude())
+            total = total + cells.reshape(self.rows.x.shape) @ theta
+        return np.asarray(total)
+
 
 def table_of(noise: Noise, column: int, weights: Array, alpha: Array) -> Table:
     """The table behind a noise view; `column`: of the one-hot labels (or targets) that is the target; a last feature 1 is added
@@ -127,12 +136,24 @@ def table_of(noise: Noise, column: int, weights: Array, alpha: Array) -> Table:
             low, high = block.support(np.asarray(y.todense()))
             rows, left = replace(rows, y=rows.y + 0.5 * (low + high), q=rows.q + _up(0.5 * (high - low))), linear
         if left is not None and left.nnz:
-            spread.append(Spread(sparse.csr_matrix(left), block))
+            touched = left.tocoo()
+            own = isinstance(block, Plain) and (
+                np.repeat(block.pieces.rows, block.pieces.sizes)[touched.col] == touched.row // p
+            )
+            if isinstance(block, Plain) and np.all(own):
+                rows = replace(rows, pieces=(*rows.pieces, Pieces(sparse.csr_matrix(left), block.pieces)))
+            else:
+                spread.append(Spread(sparse.csr_matrix(left), block))
+                if any(np.isin(touched.row // p, other.members).any() for other in blocks):
+                    raise UserError(
+                        "Fitted models know no budget of rows for rows that a rule ties to others: leave out the budget or the "
+                        "rule."
+                    )
     found = []
     for block in blocks:
         # The noise of every budget, so that a row which several of them replace is covered by each.
         rows_of = block.members
-        by = replace(rows, **{name: getattr(rows, name)[rows_of] for name in ("x", "r", "y", "q", "w")})
+        by = _of_rows(rows, rows_of)
         for other in blocks:
             by = _with_children(by, other, rows_of, cells, targets, p)
         plain = bool((by.x == rows.x[rows_of]).all()) and not (by.r.any() or by.pieces or rows.r[rows_of].any())
@@ -150,23 +171,39 @@ def _with_one(rows: Rows) -> Rows:
 
 def _with_children(by: Rows, block: Budgeted, rows_of: Index, cells: Any, targets: Any, p: int) -> Rows:
     """The rows with the noise that a budgeted block has for them, as if all of them were replaced."""
-    start, where = 0, np.full(cells.shape[0] // p, -1, dtype=np.intp)
-    where[rows_of] = np.arange(len(rows_of))
-    picked = (rows_of[:, None] * p + np.arange(p)).ravel()
+    start, picked = 0, (rows_of[:, None] * p + np.arange(p)).ravel()
     for child in block.children:
         symbols = block.symbols[start : start + child.count]
         start += child.count
-        mine = where[child.rows] >= 0
-        keep = np.repeat(mine, child.sizes)
-        own = Segments(
-            child.kind, child.sizes[mine], where[child.rows[mine]], child.low[keep], child.high[keep], child.most
-        )
+        own, keep = _segments_of(child, rows_of, cells.shape[0] // p)
         linear = sparse.csc_matrix(sparse.csr_matrix(cells[:, symbols[keep]])[picked])
         y = sparse.csc_matrix(sparse.csr_matrix(targets[:, symbols[keep]])[rows_of])
         by, left = _absorbed(by, own, linear, y)
         if left is not None and left.nnz:
             by = replace(by, pieces=(*by.pieces, Pieces(sparse.csr_matrix(left), own)))
     return by
+
+
+def _of_rows(rows: Rows, rows_of: Index) -> Rows:
+    """Some of the rows, with their own noise."""
+    n, p = rows.x.shape
+    picked, pieces = (rows_of[:, None] * p + np.arange(p)).ravel(), []
+    for piece in rows.pieces:
+        own, keep = _segments_of(piece.segments, rows_of, n)
+        if own.count:
+            pieces.append(Pieces(sparse.csr_matrix(piece.linear[picked][:, np.flatnonzero(keep)]), own))
+    parts = {name: getattr(rows, name)[rows_of] for name in ("x", "r", "y", "q", "w")}
+    return replace(rows, pieces=tuple(pieces), **parts)
+
+
+def _segments_of(segments: Segments, rows_of: Index, n: int) -> tuple[Segments, NDArray[np.bool_]]:
+    """The pieces of some of the `n` rows, which are numbered anew; and which symbols are theirs."""
+    where = np.full(n, -1, dtype=np.intp)
+    where[rows_of] = np.arange(len(rows_of))
+    mine = where[segments.rows] >= 0
+    keep = np.repeat(mine, segments.sizes)
+    rows, ends = where[segments.rows[mine]], (segments.low[keep], segments.high[keep])
+    return Segments(segments.kind, segments.sizes[mine], rows, *ends, segments.most), keep
 
 
 def _absorbed(rows: Rows, segments: Segments, linear: Any, y: Any) -> tuple[Rows, Any]:

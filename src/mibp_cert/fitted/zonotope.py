@@ -25,9 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.fitted.dual import Known, Ranges
+from mibp_cert.fitted.dual import Known, Ranges, solve
 from mibp_cert.fitted.losses import EPS, ScoreLoss
-from mibp_cert.fitted.table import Array, Rows, Table
+from mibp_cert.fitted.table import Array, Rows, Spread, Table
+from mibp_cert.sets import Plain, largest_sum
 
 SHARES = (0.0, 0.5, 1.0)
 """Multiples of the first guess of `ν` that are tried."""
@@ -42,7 +43,7 @@ class Zonotope:
         known = Known(loss, rows, ranges.s_low, ranges.s_high, ranges)
         kappa, weight = known.secant, rows.w
         hessian = known.hessian(table.alpha)
-        inverse = -np.linalg.inv(hessian)
+        inverse = -solve(hessian, np.eye(len(mid)))
         self.n = 0.5 * (inverse + inverse.T)
         self.nx = rows.x @ self.n
         middle, band = _band(known, kappa)
@@ -64,7 +65,8 @@ class Zonotope:
         self.g = np.concatenate([noise, *rest])
         self.c = left.T @ mid + (weight * middle) @ self.nx
         self.blocks = []
-        for spread in table.blocks:
+        pieces = [Spread(piece.linear, Plain(np.arange(piece.segments.count), piece.segments)) for piece in rows.pieces]
+        for spread in (*table.blocks, *pieces):
             cells = weight[:, None, None] * (
                 known.psi_middle[:, None, None] * self.n + (kappa[:, None] * mid)[..., None] * self.nx[:, None, :]
             )
@@ -92,13 +94,13 @@ class Zonotope:
         queries = np.concatenate(sides)
         offset = np.zeros((len(queries), len(self.g)))
         extra = np.zeros(len(queries))
+        width = self.table.reach_of(z.reach)
         if all(budget.scaled for budget in self.table.budgets):
             own = rows.r[self.cell[:, 0], self.cell[:, 1]] * z.middle[self.cell[:, 1]]
             offset[2 * p + self.cell[:, 0], np.arange(k)] = own
             offset[2 * p + n + self.cell[:, 0], np.arange(k)] = -own
-            width = rows.reach_of(z.reach[None, :])[0] - rows.r @ z.reach + rows.r @ z.radius
-        else:
-            width = rows.reach_of(z.reach[None, :])[0]
+            # What the offset holds of the rows' own noise is not paid twice.
+            width = width - rows.r @ z.reach * (1.0 - 1e-12) + rows.r @ z.radius
         extra[2 * p : 2 * p + 2 * n] = np.concatenate([width, width])
         start = 2 * p + 2 * n
         for budget in self.table.budgets:
@@ -112,6 +114,11 @@ class Zonotope:
             at += 2 * size
         known = [(z.low, z.high), (z.s_low, z.s_high), *z.by]
         both = [(np.maximum(a[0], b[0]), np.minimum(a[1], b[1])) for a, b in zip(ends, known, strict=True)]
+        # No score left for a row, or for what replaces it, says that a budget is spent on it, or is not: no contradiction.
+        may = np.isin(np.arange(n), np.concatenate([[-1], *(budget.rows for budget in self.table.budgets)]))
+        for k in range(1, len(both)):
+            keep = (both[k][0] > both[k][1]) & (may if k == 1 else True)
+            both[k] = np.where(keep, known[k][0], both[k][0]), np.where(keep, known[k][1], both[k][1])
         return Ranges(*both[0], *both[1], tuple(both[2:]))
 
     def _upper(self, b: Array, offset: Array, extra: Array, a: Array | None, v: float) -> Array:
@@ -154,7 +161,10 @@ class _Costs:
         new_middle, new_band = _band(by, kappa)
         change = rows.w - weight
         most = _largest(rows, None)
-        self.usable = bool((rows.x == np.where(present[:, None], table.rows.x[there], rows.x)).all())
+        # Noise known by its support may be negative for the row that goes: what the new one costs is then not known here.
+        self.usable = not table.rows.pieces and bool(
+            (rows.x == np.where(present[:, None], table.rows.x[there], rows.x)).all()
+        )
         self.nx, self.n, self.most, self.kappa, self.weight = rows.x @ z.n, z.n, budget.most, kappa, rows.w
         self.p = rows.w * new_middle - weight * middle + change * kappa * (rows.x @ mid)
         self.f = rows.w * new_band - weight * band + np.abs(change) * kappa * (np.abs(rows.x) @ rad)
@@ -175,10 +185,9 @@ class _Costs:
         gain = gain + self.weight * np.einsum("np,qnp->qn", self.r, np.abs(moved))
         size = np.abs(gain).sum(axis=1) + (np.abs(omega) * (np.abs(self.p) + np.abs(self.f))).sum(axis=1)
         gain = np.maximum(gain, 0.0)
-        k = min(self.most, gain.shape[1])
         if self.again:
             return self.most * gain.max(axis=1), size * self.most
-        return np.partition(gain, gain.shape[1] - k, axis=1)[:, gain.shape[1] - k :].sum(axis=1), size
+        return largest_sum(gain, self.most), size
 
 
 def _band(known: Known, kappa: Array) -> tuple[Array, Array]:
