@@ -130,7 +130,7 @@ class Dual:
         every = np.arange(len(a))
         kappa = np.broadcast_to(known.secant, (len(a), len(rows)))
         theta = np.broadcast_to(z.middle, a.shape)
-        u = np.asarray(-np.linalg.solve(known.hessian(alpha), a.T).T, dtype=np.float64)
+        u = -_solved(known.hessian(alpha), a.T).T
         rho = known.slopes(u, kappa * (u @ rows.x.T) + plus)
         for _ in range(self.rounds):
             hat = known.worst(rho)
@@ -139,7 +139,7 @@ class Dual:
             psi, kappa = known.envelope(np.einsum("qnp,qp->qn", hat, u) >= 0, s)
             m = np.matmul((hat * (rows.w * kappa)[..., None]).transpose(0, 2, 1), hat) + np.diag(alpha)
             gradient = alpha * theta + np.einsum("qn,qnp->qp", rows.w * psi, hat)
-            both = np.linalg.solve(m, np.stack([query, gradient], axis=-1))
+            both = _solved(m, np.stack([query, gradient], axis=-1))
             u, theta = -both[..., 0], np.clip(theta - both[..., 1], z.low, z.high)
             omega = np.einsum("qnp,qp->qn", hat, u)
             s = np.clip(np.einsum("qnp,qp->qn", hat, theta), known.low, known.high)
@@ -276,6 +276,15 @@ class Known:
             g, more = _through(block.linear, weight * middle, weight * radius)
             spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
         return Lines(const, coef, size), spread
+
+
+def _solved(m: Array, b: Array) -> Array:
+    """`m⁻¹b`, or nearly so where no score has any slope left (the intercept is not penalised): any multipliers will do."""
+    try:
+        return np.asarray(np.linalg.solve(m, b), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        size = np.trace(m, axis1=-2, axis2=-1)[..., None, None]
+        return np.asarray(np.linalg.solve(m + 1e-12 * size * np.eye(m.shape[-1]), b), dtype=np.float64)
 
 
 def _gap(middle: Array, radius: Array, rho: Array) -> Array:
