@@ -17,7 +17,7 @@ from mibp_cert.fitted import FITTED, Fitted
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.studies.compare import changed_by_attack, figures
 
-FIXED = "the split, scaling, categories, the penalty"
+FIXED = "the split, scaling, categories and the penalty"
 """What a fitted model takes as given."""
 Record = TypeVar("Record")
 Columns = dict[str, Callable[[Record], str]]
