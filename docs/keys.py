@@ -10,7 +10,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from mibp_cert.cli import FLAGS
+from mibp_cert.cli import FLAGS, MODEL
 from mibp_cert.config import defaults
 
 PAGE = Path(__file__).parent / "cli.md"
@@ -22,7 +22,10 @@ FREE = {
     ),
     "test_threat": "What may be wrong with the test inputs: `eps`, or a `kind` with its own keys.",
 }
+ALL = MODEL | FLAGS
 WORDS = {
+    "model.fit_intercept": "Whether a fitted model has an intercept.",
+    "model.penalise_intercept": "Whether its intercept is penalised, too, as `LinearSVC` does.",
     "data.source": "The CSV file or the name of a built-in data set; the argument of the commands.",
     "data.categorical": "Columns to be taken as categories.",
     "data.drop": "Columns to be left out.",
@@ -47,8 +50,8 @@ WORDS = {
 
 
 def _flag(name: str) -> tuple[str, str]:
-    """The flag of one entry of `FLAGS`, and its help."""
-    option: Any = next(m for m in typing.get_args(FLAGS[name][1]) if hasattr(m, "help"))
+    """The flag of one entry of `ALL`, and its help."""
+    option: Any = next(m for m in typing.get_args(ALL[name][1]) if hasattr(m, "help"))
     given = (option.default, *(option.param_decls or ()))  # typer keeps the first name apart
     declared = next((text for text in given if isinstance(text, str) and text.startswith("--")), None)
     return declared or f"--{name.replace('_', '-')}", str(option.help)
@@ -67,7 +70,7 @@ def _value(value: Any) -> str:
 
 def tables() -> str:
     """One table for every section."""
-    by_key = {key: name for name, (key, _) in FLAGS.items()}
+    by_key = {key: name for name, (key, _) in ALL.items()}
     out = []
     for section, values in defaults().items():
         out.append(f"### `[{section}]`\n")

@@ -9,7 +9,7 @@ import numpy as np
 
 from cases import survey
 from mibp_cert.data import Dataset
-from mibp_cert.fitted import Fitted, FitStep, adjoint
+from mibp_cert.fitted import FitStep, Fitted, adjoint
 from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.engine import problem_of
 from mibp_cert.fitted.ranges import Problem
@@ -69,9 +69,7 @@ def threats(loss: str) -> dict[str, Any]:
     return {**ANY, **(NUMBERS if loss in REGRESSIONS else CLASSES)}
 
 
-def table(
-    loss: str, rows: int = 10, seed: int = 0, *, missing: bool = False, like: Dataset | None = None
-) -> Dataset:
+def table(loss: str, rows: int = 10, seed: int = 0, *, missing: bool = False, like: Dataset | None = None) -> Dataset:
     """The survey, with classes that follow its columns only roughly, or with numbers; `like`: encoded as these data are."""
     data, rng = survey(rows, seed, missing=missing, like=like), np.random.default_rng(seed + 100)
     score = data.x @ rng.normal(size=data.features) + rng.normal(size=rows)

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import mibp_cert as mc
 from breadth import NETWORKS, problem
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.cli import FLAGS, app
 from mibp_cert.engines import ENGINES, PREDICTIONS, Box, EngineSettings, Inputs, MibpEngine, SolverSettings, Wanted
 from mibp_cert.engines.base import Engine, ParameterSet
+from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, SCORE_LOSSES
 from mibp_cert.graph.functions import SMOOTH
 from mibp_cert.nets import LAYERS, LOSSES, loss_named, run_steps
 from mibp_cert.parallel import WorkerPool
@@ -41,8 +43,13 @@ def test_the_command_line_and_doctor_name_every_engine_and_solver() -> None:
     told = CliRunner().invoke(app, ["doctor", "--no-check"]).output
     assert all(f"solver {name}" in told for name in SOLVERS)
     helped = CliRunner().invoke(app, ["certify", "--help"], env={"COLUMNS": "400"}).output
-    assert all(name in helped for name in (*ENGINES, *PREDICTIONS))
+    assert all(name in helped for name in (*ENGINES, *PREDICTIONS, *MODELS))
     assert "engine" in FLAGS
+
+
+def test_every_loss_of_a_fitted_model_has_a_name() -> None:
+    assert sorted(MODELS.values()) == sorted(SCORE_LOSSES)
+    assert set(REGRESSIONS) < set(SCORE_LOSSES)
 
 
 # The contract of every engine in the registry ---------------------------------------------------------------------------
@@ -85,9 +92,33 @@ def test_sets_of_every_engine_hold_all_models_and_what_they_compute(name: str, o
             assert ((bounds.low <= out) & (out <= bounds.high)).all()
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", FITTED)
+@pytest.mark.parametrize("model", MODELS)
+def test_sets_of_every_fitted_model_hold_all_minimisers_and_what_they_compute(name: str, model: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 2))
+    y = x @ np.array([1.0, -1.0]) + 0.3 * rng.normal(size=12)
+    numbers = MODELS[model] in REGRESSIONS
+    data = mc.Dataset.regression(x, y) if numbers else mc.Dataset.of(x, (y > 0).astype(int))
+    noise = mc.TargetNoise(0.05) if numbers else mc.LabelFlips(1)
+    for threat in (mc.LInf(0.05), mc.LInf(0.01) & noise, mc.Budget(mc.LInf(0.1), rows=2)):
+        run = mc.certify_fit(data, threat, mc.Fitted(MODELS[model], C=0.3), name)
+        members, (step,) = run.request.members, run.request.plan.steps
+        tried = [
+            *members.sample(rng, 20),
+            *(members.worst(rng.normal(size=members.noise().symbols)) for _ in range(10)),
+        ]
+        rows, found = rng.normal(size=(5, 2)), [step.train(run.start, *member) for member in tried]
+        ranges = run.ranges(rows).outputs
+        for theta in found:
+            out = nominal_outputs(run.network, theta, rows)
+            assert run.bounds.contains(theta)
+            assert ((ranges.low <= out) & (out <= ranges.high)).all()
+
+
+@pytest.mark.parametrize("name", [*ENGINES, *FITTED])
 def test_every_engine_says_what_it_rests_on(name: str) -> None:
-    engine: Any = ENGINES[name]
+    engine: Any = (ENGINES | FITTED)[name]
     assert engine.name == name
     assert engine.soundness in ("rounding-safe", "solver-tolerance", "float64")
-    assert PREDICTIONS[engine.prediction] is engine
+    assert (PREDICTIONS | {kind.prediction: kind for kind in FITTED.values()})[engine.prediction] is engine

@@ -17,6 +17,7 @@ from mibp_cert import cli
 from mibp_cert.certify.request import check_memory, estimate_memory
 from mibp_cert.config import defaults, job_of, merged, plain_config, read_config, threat_of
 from mibp_cert.data.table import Reading, read_table, split_table
+from mibp_cert.engines import engine_named
 from mibp_cert.errors import UserError
 
 
@@ -272,10 +273,18 @@ def test_a_million_rows_are_refused_before_they_hurt() -> None:
     network = mc.Network.mlp([8, 20, 2])
     with pytest.raises(UserError, match=r"1000000 rows with 8000000 doubtful entries need about \d+ GiB.*--sample"):
         mc.certify_training(network, data, mc.LInf(0.1))
-    check_memory(network, data, mc.LInf(0.1), 100, "interval")
-    assert estimate_memory(network, 100, 0, 1000, "relational") < estimate_memory(
-        network, 100, 1000, 1000, "relational"
-    )
+    check_memory(network, data, mc.LInf(0.1), 100, engine_named("interval"))
+    relational = engine_named("relational")
+    assert estimate_memory(network, 100, 0, 1000, relational) < estimate_memory(network, 100, 1000, 1000, relational)
+
+
+def test_memory_is_looked_at_before_any_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = merged({"data": {"source": "two-moons"}})
+    monkeypatch.setattr("mibp_cert.certify.request.LARGE", 1)
+    job_of(given)
+    monkeypatch.setattr("mibp_cert.certify.request.free_memory", lambda: 0)
+    with pytest.raises(UserError, match="100 rows with 200 doubtful entries need about"):
+        job_of(given)
 
 
 def test_the_configuration_knows_every_option_of_the_api() -> None:

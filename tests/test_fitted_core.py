@@ -13,16 +13,14 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
 from fits import World, attacked, step_of, table, threats
-from mibp_cert.fitted import SCORE_LOSSES, DualEngine, Fitted, FittedSet, dual, engine, minimum, zonotope
+from mibp_cert.engines.base import Box
+from mibp_cert.fitted import SCORE_LOSSES, DualEngine, Fitted, FittedSet, dual, engine
 from mibp_cert.fitted.dual import Dual, Known, Ranges
 from mibp_cert.fitted.losses import HuberScore, ScoreLoss, SquaredHinge
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.ranges import Problem, prove
-from mibp_cert.fitted.table import Budget as RowBudget
 from mibp_cert.fitted.table import table_of
 from mibp_cert.fitted.zonotope import Zonotope
-from mibp_cert.engines.base import Box
-from mibp_cert.nets import Linear
 from mibp_cert.threats import LInf, Nothing
 
 LOSSES = list(SCORE_LOSSES)
@@ -57,10 +55,15 @@ def test_extremes_of_a_line_below_psi_are_those_of_a_dense_grid(name: str) -> No
         special = [k for k in (*kinks(name, y), *flat, *(-f for f in flat)) if low <= k <= high]
         s = np.concatenate([np.linspace(low, high, 2001), special])
         value = loss.psi(np.array(y), s) - kappa * s
-        ends = [f(np.array([y]), np.array([low]), np.array([high]), np.array([kappa]))[0] for f in (loss.lowest, loss.highest)]
+        ends = [
+            f(np.array([y]), np.array([low]), np.array([high]), np.array([kappa]))[0]
+            for f in (loss.lowest, loss.highest)
+        ]
         size = 1.0 + np.abs(s).max() * (1.0 + abs(kappa)) + abs(y)
-        assert ends[0] <= value.min() and value.max() <= ends[1]
-        assert value.min() - ends[0] <= 1e-9 * size and ends[1] - value.max() <= 1e-9 * size
+        assert ends[0] <= value.min()
+        assert value.max() <= ends[1]
+        assert value.min() - ends[0] <= 1e-9 * size
+        assert ends[1] - value.max() <= 1e-9 * size
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -70,10 +73,13 @@ def test_psi_is_the_derivative_and_mirrors_itself(name: str) -> None:
     h = 1e-5
     np.testing.assert_allclose((loss.value(y, s + h) - loss.value(y, s - h)) / (2 * h), loss.psi(y, s), atol=1e-4)
     np.testing.assert_allclose(-loss.psi(y, -s), loss.psi(loss.mirrored(y), s), rtol=0, atol=1e-12)
-    assert (loss.slope(y, s) <= loss.steepest).all() and (loss.psi(y, s + 0.1) >= loss.psi(y, s)).all()
+    assert (loss.slope(y, s) <= loss.steepest).all()
+    assert (loss.psi(y, s + 0.1) >= loss.psi(y, s)).all()
     if name == "cross-entropy":
         with mpmath.workdps(DIGITS):
-            exact = [float(1 / (1 + mpmath.exp(-mpmath.mpf(v))) - mpmath.mpf(t)) for v, t in zip(50 * s, y, strict=True)]
+            exact = [
+                float(1 / (1 + mpmath.exp(-mpmath.mpf(v))) - mpmath.mpf(t)) for v, t in zip(50 * s, y, strict=True)
+            ]
         assert (np.abs(loss.psi(y, 50 * s) - exact) <= 8 * np.finfo(float).eps * loss.size(y, 50 * s)).all()
 
 
@@ -189,7 +195,9 @@ CASES = [(loss, name) for loss in LOSSES for name in threats(loss)]
 
 
 def world_of(loss: str, name: str, seed: int = 0, c: float = 1.0, **how: Any) -> World:
-    return World.of(Fitted(loss, c), threats(loss)[name], table(loss, seed=seed, missing=name.startswith("missing")), **how)
+    return World.of(
+        Fitted(loss, c), threats(loss)[name], table(loss, seed=seed, missing=name.startswith("missing")), **how
+    )
 
 
 @pytest.mark.parametrize(("loss", "name"), CASES)
@@ -213,7 +221,12 @@ def test_bounds_hold_under_the_smallest_ranges_that_hold(loss: str, name: str) -
 
 def test_the_zonotope_holds_under_an_assumption() -> None:
     """Models that satisfy `a·θ ≥ v` stay in the ranges that are shrunk under it."""
-    for loss, name in (("cross-entropy", "linf"), ("huber", "l1"), ("squared-hinge", "labels"), ("squared-error", "targets")):
+    for loss, name in (
+        ("cross-entropy", "linf"),
+        ("huber", "l1"),
+        ("squared-hinge", "labels"),
+        ("squared-error", "targets"),
+    ):
         world = world_of(loss, name, samples=40)
         problem, z = world.problem, world.hull()
         for a in (np.eye(len(z.low))[0], -problem.table.rows.x[0]):
@@ -261,7 +274,8 @@ def test_proofs_start_inside_of_their_ranges(name: str, monkeypatch: pytest.Monk
     assert seen
     for z in seen:
         inside = (z.low < world.problem.c) & (world.problem.c < z.high)
-        assert inside.all() and ((z.s_low < world.s[0]) & (world.s[0] < z.s_high)).all()
+        assert inside.all()
+        assert ((z.s_low < world.s[0]) & (world.s[0] < z.s_high)).all()
         for budget, (low, high) in zip(world.problem.table.budgets, z.by, strict=True):
             assert ((low < world.s[0, budget.rows]) & (world.s[0, budget.rows] < high)).all()
 
@@ -363,7 +377,8 @@ def test_a_minimiser_that_stops_early_is_paid_for(loss: str, monkeypatch: pytest
     rough = true + 1e-5 * np.random.default_rng(0).normal(size=len(true))
     monkeypatch.setattr(engine, "minimise", lambda *args: rough)
     _, state = advanced(loss, LInf(1e-9), data)
-    assert state.contains(true) and state.contains(rough)
+    assert state.contains(true)
+    assert state.contains(rough)
     assert state.radius.max() < 1e-2
     monkeypatch.setattr(engine, "tilt", lambda *args: np.zeros(len(true)))
     try:

@@ -51,14 +51,21 @@ from mibp_cert.threats import (
 from mibp_cert.torch import from_torch, to_torch
 
 if TYPE_CHECKING:
-    from mibp_cert.estimator import CertifiedClassifier, CertifiedRegressor
+    from mibp_cert.estimator import (
+        CertifiedClassifier,
+        CertifiedLogisticRegression,
+        CertifiedRegressor,
+        CertifiedRidge,
+    )
     from mibp_cert.report.html import html_report
     from mibp_cert.store.verify import AuditSettings, verify
 
 _LATER = {
     "AuditSettings": "store.verify",
     "CertifiedClassifier": "estimator",
+    "CertifiedLogisticRegression": "estimator",
     "CertifiedRegressor": "estimator",
+    "CertifiedRidge": "estimator",
     "html_report": "report.html",
     "verify": "store.verify",
 }
@@ -83,7 +90,9 @@ __all__ = [
     "Budget",
     "Callbacks",
     "CertifiedClassifier",
+    "CertifiedLogisticRegression",
     "CertifiedRegressor",
+    "CertifiedRidge",
     "CertifiedRun",
     "Column",
     "Confusable",

@@ -21,9 +21,10 @@ from mibp_cert.certify.loop import clean_accuracies
 from mibp_cert.certify.request import check_memory
 from mibp_cert.data import NAMES, Dataset, Split, Task, load
 from mibp_cert.data.table import Reading, missing_columns, notes, read_table, split_table
-from mibp_cert.doors import certify_training
-from mibp_cert.engines import RelationalSettings, SolverSettings
+from mibp_cert.doors import certify_fit, certify_training
+from mibp_cert.engines import RelationalSettings, SolverSettings, engine_named
 from mibp_cert.errors import UserError
+from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, Fitted
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
 from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.properties import Questions
@@ -38,6 +39,13 @@ SHORT = {"flips": ("label-flips", "at_most"), "target_eps": ("target-noise", "ep
 """Short keys of the section `threat`, the kind that each stands for, and the entry there."""
 EASY = ("eps", "rows", "any_category", *SHORT)
 """Keys of the section `threat` that the command line knows; a `kind` says everything else."""
+NETWORK = "network"
+"""The model that is trained in steps; all others are fitted."""
+OF_ALL = ("data", "threat", "test_threat", "model", "attack", "questions")
+"""Sections that fitted models know, too; of the others they know only the keys below."""
+OF_FITTED = ("training.seed", "run.engine")
+RENAMED = {"select.rule": "--select", "run.prediction": "--predict", "training.learning_rate": "--lr"}
+"""Flags that are not called like their keys."""
 FREE = ("threat", "test_threat")
 """Sections whose keys depend on the kind of threat."""
 IMAGES = "digits"
@@ -65,6 +73,7 @@ SECTIONS: dict[str, dict[str, tuple[str, Any]]] = {
     },
     "threat": {},
     "test_threat": {},
+    "model": {"kind": ("str", NETWORK), **_keys(Fitted, "loss")},
     "network": {"hidden": _SIZES, "activation": ("str", "relu"), "conv": _SIZES, "logits": _WHOLE},
     "training": {**_keys(Training), "loss": _TEXT, "learning_rate": _NUMBER, "epochs": _WHOLE},
     "run": {"engine": ("str", "relational"), "prediction": _TEXT, "unroll": ("int", 1)},
@@ -101,7 +110,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | None = None) -> Config:
     """Defaults, then the file's values, then the command line's; unknown sections and keys are refused."""
-    config = defaults()
+    config, named = defaults(), dict[str, str]()
     for layer in (given, over or {}):
         for section, values in layer.items():
             _check_section(section, values)
@@ -109,7 +118,34 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
             instead = section in FREE and layer is not given and values
             said = {key: value for key, value in values.items() if value is not None}
             config[section] = {**({} if instead else config[section]), **said}
+            for key in (f"{section}.{entry}" for entry in said):
+                flag = RENAMED.get(key, f"--{key.partition('.')[2].replace('_', '-')}")
+                named[key] = f"[{section}] {key.partition('.')[2]}" if layer is given else flag
+    _check_model(config, named)
     return config
+
+
+def _check_model(config: Config, named: Mapping[str, str]) -> None:
+    """Refuse what says nothing about the model asked for; `named`: every key that was given, as the user wrote it."""
+    kind, engine = config["model"]["kind"], config["run"]["engine"]
+    if kind != NETWORK and kind not in MODELS:
+        raise UserError(f"There is no model called {kind!r}; {nearest(kind, [NETWORK, *MODELS])}")
+    for key, name in named.items():
+        section = key.partition(".")[0]
+        if kind == NETWORK and section == "model" and key != "model.kind":
+            raise UserError(
+                f"{name} belongs to models that are fitted to their minimum: choose --model logistic or ridge."
+            )
+        if kind != NETWORK and section not in OF_ALL and key not in OF_FITTED:
+            raise UserError(
+                f"{name} belongs to networks that are trained in steps; the model '{kind}' is fitted to its minimum: leave it "
+                "out."
+            )
+        if kind != NETWORK and key == "run.engine" and engine not in FITTED:
+            raise UserError(
+                f"{name} {engine} is for networks that are trained in steps; fitted models have {', '.join(FITTED)}: leave it "
+                "out."
+            )
 
 
 def _check_section(section: str, values: Any) -> None:
@@ -152,7 +188,7 @@ class Job:
     network: Network
     data: Split
     threat: Catalogued
-    training: Training
+    training: Training | Fitted
     engines: tuple[str, ...]
     options: Mapping[str, Any]
     """What else every run and every study is told, as `certify_training` calls it."""
@@ -162,6 +198,10 @@ class Job:
 
     def run(self, engine: str, callbacks: Callbacks | None = None, **kept: Any) -> CertifiedRun:
         """Certify with one of the engines; `kept`: where the run is kept, if it is (`run_dir`, `resume`)."""
+        if isinstance(self.training, Fitted):
+            return certify_fit(
+                self.data, self.threat, self.training, engine, callbacks=callbacks, **self.options, **kept
+            )
         given = {"select": _typed(Selection, self.config["select"]), "callbacks": callbacks, **self.options, **kept}
         return certify_training(self.network, self.data, self.threat, self.training, engine, **given)
 
@@ -170,25 +210,36 @@ def job_of(config: Config) -> Job:
     """Read the data and build everything that the configuration describes."""
     data, said = _data(config["data"], config["threat"], config["training"]["seed"])
     config = _with_usual(config, data)
-    network = network_of(data, **config["network"])
     threat, test = threat_of(config["threat"], data.train), config["test_threat"]
-    training = _typed(Training, config["training"])
     options = {
-        "solver": _typed(SolverSettings, config["solver"]),
-        "relational": _typed(RelationalSettings, config["relational"]),
         "attack_settings": _typed(AttackSettings, config["attack"]),
         "attacked": config["attack"]["enabled"],
-        "unroll": config["run"]["unroll"],
-        "prediction": config["run"]["prediction"],
         "test_threat": threat_of(test, data.train, ("eps",)) if test else None,
     }
     every = _typed(Questions, config["questions"])
     questions = None if every == Questions() else every
     if questions is not None:
         questions.check(data, test_threat=bool(test))
+    if config["model"]["kind"] != NETWORK:
+        model, kept = _fitted(config, data), {name: config[name] for name in OF_ALL}
+        engine = config["run"]["engine"] if config["run"]["engine"] in FITTED else next(iter(FITTED))
+        kept |= {
+            "threat": threat.to_json(),
+            "training": {"seed": config["training"]["seed"]},
+            "run": {"engine": engine},
+        }
+        return Job(kept, model.network(data.train), data, threat, model, (engine,), options, questions, tuple(said))
+    network = network_of(data, **config["network"])
+    training = _typed(Training, config["training"])
+    options |= {
+        "solver": _typed(SolverSettings, config["solver"]),
+        "relational": _typed(RelationalSettings, config["relational"]),
+        "unroll": config["run"]["unroll"],
+        "prediction": config["run"]["prediction"],
+    }
     engines = tuple(name.strip() for name in config["run"]["engine"].split(","))
     for engine in engines:
-        check_memory(network, data.train, threat, training.batch_size, engine)  # before any training
+        check_memory(network, data.train, threat, training.batch_size, engine_named(engine))  # before any training
     own, select = config["data"]["source"] not in NAMES, config["select"]
     if own and select["rule"] == "best-validation" and select["least_accuracy"] <= 0:
         # A model that is easy to certify may be one that has learnt nothing: epochs whose clean accuracy is too far below the
@@ -201,8 +252,20 @@ def job_of(config: Config) -> Job:
             f"Ordinary training is right for {100 * best:.1f} % of the validation rows at best; the epoch with the most "
             f"certificates is chosen among those with at least {100 * select['least_accuracy']:.1f} % (least_accuracy)."
         )
-    effective = {**config, "threat": threat.to_json()}
+    effective = {**config, "threat": threat.to_json(), "model": {"kind": NETWORK}}
     return Job(effective, network, data, threat, training, engines, options, questions, tuple(said))
+
+
+def _fitted(config: Config, data: Split) -> Fitted:
+    """The fitted model that the configuration describes."""
+    kind = config["model"]["kind"]
+    model = _typed(Fitted, {**config["model"], "loss": MODELS[kind]})
+    wanted, numbers = model.loss in REGRESSIONS, data.train.task is Task.NUMBERS
+    if wanted != numbers:
+        fitting = [name for name, loss in MODELS.items() if (loss in REGRESSIONS) == numbers]
+        has, needs = ("numbers", "classes") if numbers else ("classes", "numbers")
+        raise UserError(f"--model {kind} predicts {needs}, but the target has {has}; choose {' or '.join(fitting)}.")
+    return model
 
 
 def _with_usual(config: Config, data: Split) -> Config:

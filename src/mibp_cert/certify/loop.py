@@ -17,6 +17,7 @@ from mibp_cert.data import Split, Task
 from mibp_cert.engines import Box, Engine, Inputs, ParameterSet, StepReport
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import Diverged, SoundnessError
+from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Network, Plan, Training
 from mibp_cert.threats import Threat
 
@@ -108,6 +109,8 @@ class _Loop:
         reached, chosen = self._train(), self.chosen
         diverged = None if reached == self.plan.total else sum(self.plan.sizes[: len(self.reports)])
         if chosen is None:
+            if isinstance(self.request.training, Fitted):
+                raise Diverged("The bounds of the minimum are too wide for anything: use a smaller C or a smaller eps.")
             raise Diverged(
                 f"The bounds diverged: no prediction can be certified after step {diverged}, within the first epoch; use a "
                 "smaller eps or learning rate."

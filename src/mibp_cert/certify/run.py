@@ -96,8 +96,9 @@ class CertifiedRun:
 
     def __repr__(self) -> str:
         gone = "" if self.diverged is None else f", diverged at step {self.diverged}"
+        where = f"{self.steps} steps" if self.fitted is None else f"{self.fitted.name} at its minimum"
         return (
-            f"CertifiedRun({self.engine}, {self.network.layout.size} parameters, {self.steps} steps, mean radius "
+            f"CertifiedRun({self.engine}, {self.network.layout.size} parameters, {where}, mean radius "
             f"{self.bounds.radius.mean():.3g}{gone})"
         )
 
@@ -119,6 +120,11 @@ class CertifiedRun:
     batch_size: ClassVar[int] = forwarded("request.plan.batch_size")
     repeatable: ClassVar[bool] = forwarded("request.settings.solver.repeatable")
     """Whether the same request gives the same bits again."""
+
+    @property
+    def fitted(self) -> Fitted | None:
+        """The model, where it is fitted to its minimum; None: a network, trained in steps."""
+        return self.training if isinstance(self.training, Fitted) else None
 
     @property
     def outer(self) -> tuple[str, ...]:
@@ -314,10 +320,12 @@ class CertifiedRun:
         training, usual = self.training, Training()
         told = {k: getattr(training, k, None) for k in ("seed", "learning_rate", "batch_mode", "init")}
         optimiser = ("momentum", "weight_decay", "clip", "schedule")
+        penalty = ("C", "fit_intercept", "penalise_intercept")
         in_steps = isinstance(training, Training)
         plan = self.request.plan if in_steps else None
         return {
             "dataset": self.data.name,
+            "model": "network" if self.fitted is None else self.fitted.name,
             "engine": self.engine,
             "seed": told["seed"],
             "parameters": self.network.layout.size,
@@ -332,10 +340,11 @@ class CertifiedRun:
                 for k in optimiser
                 if getattr(training, k, None) != getattr(usual, k) and in_steps
             },
+            **({} if self.fitted is None else {k: getattr(self.fitted, k) for k in penalty}),
             "batch_size": None if plan is None else plan.batch_size,
             "batch_mode": told["batch_mode"],
             "init": told["init"],
-            "unroll": self.request.settings.unroll,
+            "unroll": self.request.settings.unroll if in_steps else None,
             "epochs": [record.to_json() for record in self.history] if in_steps else [],
             "solver": {
                 "name": self.solver.solver,
@@ -345,7 +354,7 @@ class CertifiedRun:
                 "gap": self.solver.gap,
             },
             "prediction": self.prediction,
-            "select": self.select.rule,
+            "select": self.select.rule if in_steps else None,
             "steps": self.steps if in_steps else None,
             "diverged": self.diverged,
             "steps_per_epoch": None if plan is None else plan.per_epoch,

@@ -20,17 +20,18 @@ from typer import Argument, Option
 from mibp_cert.cli import commands
 from mibp_cert.cli.doctor import doctor
 from mibp_cert.cli.reproduce import reproduce
-from mibp_cert.config import ACTIVATIONS, merged, read_config
+from mibp_cert.config import ACTIVATIONS, NETWORK, merged, read_config
 from mibp_cert.data import NAMES
 from mibp_cert.engines import DEFAULT, ENGINES, PREDICTIONS
 from mibp_cert.errors import MibpCertError, SoundnessError
+from mibp_cert.fitted import MODELS
 from mibp_cert.nets import LOSSES
 from mibp_cert.nets.plan import SCHEDULES
 
 PANELS = {
     "data": "Your data",
     **dict.fromkeys(("threat", "test_threat"), "What may be wrong"),
-    **dict.fromkeys(("network", "training", "select"), "Network and training"),
+    **dict.fromkeys(("model", "network", "training", "select"), "Model and training"),
     **dict.fromkeys(("run", "relational", "solver", "attack"), "Engine and solver"),
     "questions": "Questions beyond the class",
 }
@@ -104,6 +105,17 @@ FLAGS = _flags(
     _flag("solver.jobs", int, "Worker processes; default one per core."),
     _flag("solver.parallel", str, "Where programs and sweeps run: local, tcp://host:port (Dask), or ray."),
 )
+MODEL = _flags(
+    _flag(
+        "model.kind",
+        str,
+        f"{NETWORK} (default), or fitted to its minimum: {', '.join(MODELS)}.",
+        "--model",
+        name="model",
+    ),
+    _flag("model.C", float, "Fitted models: 1 / penalty, as scikit-learn has it (1).", "--C"),
+)
+"""Flags of the commands that know fitted models."""
 QUESTIONS = _flags(
     _flag("questions.margin", float, "Which classes lead by at least this much?"),
     _flag("questions.protected", list[str], "Is the class the same whatever this column is? (repeatable)"),
@@ -165,7 +177,7 @@ def _root(
     """Proven bounds on what wrong training data can do to a neural network."""
 
 
-app.command()(shared(commands.certify, FLAGS | QUESTIONS))
+app.command()(shared(commands.certify, MODEL | FLAGS | QUESTIONS))
 for _asked in (commands.tolerance, commands.blame, commands.compare):
     app.command()(shared(_asked))
 for _command in (commands.resume, commands.report, commands.verify, reproduce, doctor):

@@ -13,9 +13,11 @@ from rich.console import Console
 from typer import Argument, Exit, Option
 
 from mibp_cert.certify import CertifiedRun
-from mibp_cert.config import Config, Job, job_of, plain_config, threat_of
+from mibp_cert.config import NETWORK, Config, Job, job_of, plain_config, threat_of
 from mibp_cert.engines import COMPARED, DEFAULT, engine_named
 from mibp_cert.errors import MibpCertError, UserError
+from mibp_cert.fitted import Fitted
+from mibp_cert.nets import Training
 from mibp_cert.questions.properties import Questions, describe
 from mibp_cert.report.terminal import epochs_table, progress_bars, show_training, side_by_side, summary
 from mibp_cert.store import load_run, resume_run
@@ -44,6 +46,10 @@ def certify(
     """Train with proven bounds on every parameter and certify the test points."""
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
+    if run_dir is not None and config["model"]["kind"] != NETWORK:
+        raise UserError(
+            f"--run keeps a training step by step; the model '{config['model']['kind']}' has none: leave it out."
+        )
     console, job, runs = new_console(quiet), job_of(config), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
     check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
@@ -52,7 +58,8 @@ def certify(
     for name in job.engines:
         folder = _beside(run_dir, name, job)
         with interruptible(f"nothing was written for the engine '{name}'.", folder), progress_bars(quiet) as progress:
-            run = job.run(name, show_training(progress, name), run_dir=folder, resume=resume)
+            kept = {} if folder is None else {"run_dir": folder, "resume": resume}
+            run = job.run(name, show_training(progress, name), **kept)
         if folder is not None:
             write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
@@ -135,12 +142,12 @@ def tolerance(
     if start is None:
         start = 0.01 if vary == "amount" and section.get("eps") == 1.0 else 1.0
     job = job_of(config)
-    threat = job.threat.to_json()
+    training, threat = _in_steps(job, "tolerance"), job.threat.to_json()
     family = study.Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
     asked: dict[str, Any] = {"share": share, "points": point, "start": start, "most": most, "precision": precision}
     with interruptible(), console.status("bisection") as status:
         asked["hear"] = lambda words: status.update(f"bisection: {words}")
-        found = study.tolerance(job.network, job.data, family, job.training, engine, **asked, **_sweep(job))
+        found = study.tolerance(job.network, job.data, family, training, engine, **asked, **_sweep(job))
     amount = "as eps" if threat == {"kind": "linf", "eps": 1.0} else "times the amounts given"
     what = {"amount": amount, "rows": "rows", "flips": "flipped labels"}[vary]
     top = "for no value" if found.largest is None else f"up to {found.largest:.4g} {what}, and for everything smaller"
@@ -150,7 +157,7 @@ def tolerance(
     for p in point or []:
         between = f"certified up to {found.certified[p]:.4g}, an attack succeeds from {found.broken[p]:.4g} on"
         console.print(f"Test point {p}: {between}.")
-    epochs = job.training.epochs
+    epochs = training.epochs
     console.print(f"{len(found.values)} runs, engine {engine}, each trained for all of its {epochs} epochs.")
     write_json(json_path, {**found.to_json(), "vary": vary, "threat": threat, "engine": engine})
 
@@ -175,6 +182,7 @@ def blame(
         run, effective = load_run(source), stored_config(Path(source))
     else:
         job = job_of(config)
+        _in_steps(job, "blame")
         with interruptible(), progress_bars(quiet) as progress:
             run, effective = job.run(engine, show_training(progress, engine)), job.config
     with console.status("second run"):
@@ -200,6 +208,7 @@ def compare(
 
     check_writable(csv_path)
     console, job = new_console(quiet), job_of(config)
+    training = _in_steps(job, "compare")
     threats, section = {job.threat.words(): job.threat}, config["threat"]
     if values is not None:
         if "kind" in section:
@@ -210,14 +219,23 @@ def compare(
         threats = {f"eps {eps}": threat_of({**section, "eps": eps}, job.data.train) for eps in amounts}
     engines = job.engines if config["run"]["engine"] != DEFAULT or values else COMPARED
     with interruptible(), console.status("comparing"):
-        found = ask(job.network, job.data, threats, job.training, engines, **_sweep(job))
+        found = ask(job.network, job.data, threats, training, engines, **_sweep(job))
     if len(threats) == 1:
         console.print(f"What may be wrong: {next(iter(threats))}.", highlight=False)
-    console.print(f"Each is trained for all of its {job.training.epochs} epochs.", highlight=False)
+    console.print(f"Each is trained for all of its {training.epochs} epochs.", highlight=False)
     shown = found.reset_index() if len(threats) > 1 else found.reset_index("threat", drop=True).reset_index()
     console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.4g}"))
     if csv_path is not None:
         found.to_csv(csv_path)
+
+
+def _in_steps(job: Job, command: str) -> Training:
+    """The training, refused where it is none in steps: what the command does not know yet."""
+    if isinstance(job.training, Fitted):
+        raise UserError(
+            f"mibp-cert {command} is for networks so far; the model '{job.training.name}' is fitted: leave it out."
+        )
+    return job.training
 
 
 def _sweep(job: Job) -> dict[str, Any]:
@@ -300,7 +318,8 @@ def show(
 ) -> None:
     """Print what came out, and write the result and the report into these two files where they are wanted."""
     json_path, page = files
-    console.print(epochs_table(run), soft_wrap=False)
+    if run.fitted is None:
+        console.print(epochs_table(run), soft_wrap=False)
     console.print(summary(run))
     answers = {} if questions is None else questions.ask(run)
     sentences = describe(answers) if answers else []
@@ -322,7 +341,7 @@ def write_report(
     from mibp_cert.studies.blame import blame as ask
 
     some_open = run.test is not None and run.reached and not run.test.certified.all()
-    if blame is None and engine_named(run.engine).keeps_symbols and some_open:
+    if blame is None and run.request.made.keeps_symbols and some_open:
         with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
     text = html_report(run, words=run.threat.words(), blame=blame, answers=answers, configuration=config)

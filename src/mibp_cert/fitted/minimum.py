@@ -28,7 +28,7 @@ def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start:
             gradient = np.einsum("...np,...n->...p", x, w * loss.psi(y, s)) + alpha * theta
             bent = (w * loss.slope(y, s))[..., None] * x
             curvature = np.swapaxes(bent, -1, -2) @ x + np.diag(alpha)
-            # Columns are scaled alike. A flat direction (all rows beyond a kink) is followed as far as a little curvature lets it.
+            # Columns are scaled alike. A flat direction (all rows beyond a kink) is followed as far as little curvature lets it.
             size = np.diagonal(curvature, axis1=-2, axis2=-1)
             unit = np.sqrt(np.where(size > 0, size, 1e-12 * size.max(axis=-1, keepdims=True) + 1e-300))
             scaled = curvature / (unit[..., :, None] * unit[..., None, :]) + 1e-12 * np.eye(len(alpha))

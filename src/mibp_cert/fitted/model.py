@@ -28,6 +28,15 @@ from mibp_cert.nets import Linear, Network, Plan, Step
 
 MOST_CELLS = 1_000_000_000
 """Rows × rows × parameters that a fit may have: every row's score is a query over all rows."""
+MODELS = {
+    "logistic": "cross-entropy",
+    "ridge": "squared-error",
+    "squared-hinge": "squared-hinge",
+    "huber": "huber",
+}
+"""What fitted models are called, and the loss of each."""
+REGRESSIONS = ("squared-error", "huber")
+"""Losses of numbers; the others are of classes."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,15 @@ class Fitted:
                 f"C must be a finite number > 0, got {self.C!r}: without a penalty nothing bounds how far wrong data move the "
                 "minimum."
             )
+
+    @property
+    def name(self) -> str:
+        """What the model is called.
+
+        >>> Fitted("squared-error").name
+        'ridge'
+        """
+        return next(name for name, loss in MODELS.items() if loss == self.loss)
 
     def alpha(self, features: int) -> Array:
         """The penalties `α`."""
@@ -94,7 +112,7 @@ class Fitted:
             raise UserError(
                 "The last layer of a fitted model is Linear with one output, with a bias if there is an intercept."
             )
-        regression = self.loss in ("squared-error", "huber")
+        regression = self.loss in REGRESSIONS
         if regression != (train.task is Task.NUMBERS):
             wanted = "numbers to predict" if regression else "classes"
             raise UserError(f"A fitted model with the loss {self.loss!r} needs {wanted}; choose another loss.")

@@ -8,9 +8,10 @@ each cell within its own radius `r_ij`, directions `j_ik` that several cells sha
 functions (balls, few cells, one-hot groups). A `Budget` lets at most `most` rows be replaced by one of their alternatives.
 
 `table_of` reads all of this off the noise view of a threat set. Blocks whose symbols reach several rows stay as they are
-(`Spread`); no budget may replace a row that they reach, since they would have to know which one it is. In a budgeted block the symbols of one row become the noise of that row's alternative, around the
-row as handed in: it can be scaled down to nothing, so that no mixture of rows lies between the two. Where two budgets touch
-one row, each alternative has the noise of both: a row that both replace then costs no more than one of the two.
+(`Spread`); no budget may replace a row that they reach, since they would have to know which one it is. In a budgeted block the
+symbols of one row become the noise of that row's alternative, around the row as handed in: it can be scaled down to nothing, so
+that no mixture of rows lies between the two. Where two budgets touch one row, each alternative has the noise of both: a row
+that both replace then costs no more than one of the two.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from mibp_cert.certify.tables import class_table
 from mibp_cert.data import Task
 from mibp_cert.report import plots
 from mibp_cert.report.plots import ATTACKED, DARK, INK, PAPER, SIZE, colour_variable, inline_svg
-from mibp_cert.report.terminal import number, percent, warnings
+from mibp_cert.report.terminal import FIXED, fitted_words, number, percent, warnings
 
 ROWS = 50
 """Most test points listed."""
@@ -73,8 +73,9 @@ def _summary(run: CertifiedRun, words: str) -> list[str]:
         lines.append(f"<p>Test inputs may be wrong, too: {escape(run.test_threat.words())}.</p>")
     lines += [f'<p class="warning">{escape(line)}</p>' for line in warnings(run)]
     lines += [_cards(run)] if tested else []
+    when = f"after {run.steps} step(s)" if run.fitted is None else escape(fitted_words(run.fitted))
     lines.append(
-        f'<p class="note">Bounds of the {run.network.layout.size} parameters after {run.steps} step(s): mean radius '
+        f'<p class="note">Bounds of the {run.network.layout.size} parameters {when}: mean radius '
         f"{run.bounds.radius.mean():.3g}, largest {run.bounds.radius.max():.3g}.</p>"
     )
     return [*lines, *([] if tested else ["<p>There are no test data, so that no prediction was asked for.</p>"])]
@@ -86,10 +87,14 @@ def _lead(run: CertifiedRun) -> str:
         same, n = int(run.test.certified.sum()), len(run.test.certified)
         return f"{same} of {n} predictions are certified: they are the same whatever the true data were."
     if run.test_ranges is None:
-        return "Every trained parameter lies within proven bounds, whatever the true data were."
+        return f"Every {_done(run)} parameter lies within proven bounds, whatever the true data were."
     known, n = int(np.isfinite(run.test_ranges.width).all(axis=1).sum()), len(run.test_ranges.width)
     mean = f" On average it is {number(run.errors['range_mean'])} wide." if known == n else ""
     return f"{known} of {n} outputs have a proven range that holds whatever the true data were.{mean}"
+
+
+def _done(run: CertifiedRun) -> str:
+    return "trained" if run.fitted is None else "fitted"
 
 
 def _cards(run: CertifiedRun) -> str:
@@ -99,16 +104,16 @@ def _cards(run: CertifiedRun) -> str:
         what, shares = "accuracy", (run.nominal_accuracy, run.attacked_accuracy, run.certified_test_accuracy)
         values = [percent(share) for share in shares]
         texts = [
-            "Of the model trained on the data as they are.",
-            f"Right for {tried} models trained on other possible data, too. The truth is no higher.",
+            f"Of the model {_done(run)} on the data as they are.",
+            f"Right for {tried} models {_done(run)} on other possible data, too. The truth is no higher.",
             "Right and proven for all possible data. The truth is no lower.",
         ]
     else:
         what, errors = "error", run.errors
         values = [number(errors.get(f"{name}_error")) for name in ("nominal", "attacked", "certified")]
         texts = [
-            "Mean absolute error of the model trained on the data as they are.",
-            f"The largest of {tried} models trained on other possible data, point by point. The truth is no lower.",
+            f"Mean absolute error of the model {_done(run)} on the data as they are.",
+            f"The largest of {tried} models {_done(run)} on other possible data, point by point. The truth is no lower.",
             "Proven for all possible data. The truth is no higher.",
         ]
     if not tried:
@@ -125,8 +130,9 @@ def _pictures(run: CertifiedRun) -> str:
     if regression or run.test is not None:
         text = "The truth lies between attacked and certified." if run.attack is not None and run.reached else ""
         found.append(_figure(plots.plot_accuracy, run, "Mean absolute error" if regression else "Accuracy", text))
-    text = "Half the width of the range that a parameter may lie in. Radii grow as doubt adds up."
-    found.append(_figure(plots.plot_radius, run, "Radius of the bounds over the epochs", text))
+    if run.fitted is None:
+        text = "Half the width of the range that a parameter may lie in. Radii grow as doubt adds up."
+        found.append(_figure(plots.plot_radius, run, "Radius of the bounds over the epochs", text))
     if plots.has_regions(run.train):
         text = "Coloured: every possible model gives that class. Grey: the answer is abstain."
         if run.request.predictor.solves:
@@ -199,6 +205,10 @@ def _blame(blame: Any) -> list[str]:
 def _settings(run: CertifiedRun, configuration: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The keys of the JSON file that say what was asked for, and the settings of the caller's own."""
     plain = run.to_json() | {"epochs": getattr(run.training, "epochs", None), "threat": run.threat.words()}
+    if run.fitted is not None:  # without the keys of steps, and without a solver
+        plain = {
+            key: value for key, value in plain.items() if value is not None and key not in ("solver", "repeatable")
+        }
     apart = (*RECORD, "dataset", "test_threat", "diverged", "outer", "test", "attack")
     rows = [(key.replace("_", " "), _shown(value)) for key, value in plain.items() if key not in apart]
     return rows + [(f"configuration: {key}", _shown(value)) for key, value in configuration.items()]
@@ -216,13 +226,22 @@ def _meaning(run: CertifiedRun) -> list[str]:
     plain = run.to_json() | {"soundness": f"{run.soundness}. {SOUNDNESS.get(run.soundness, '')}"}
     rows = [(words, _shown(plain[key])) for key, words in RECORD.items()]
     model = "every model that training could have produced this way"
+    trusted = (
+        "the initial weights, which rows are in which batch, the learning rates, the number of steps, and how columns are scaled "
+        "and categories numbered"
+    )
+    in_doubt = "One dataset is meant, the same in every epoch."
+    if run.fitted is not None:
+        model, trusted = "every minimum, one for each possible dataset,", FIXED
+        in_doubt = (
+            "The minimum is meant, whatever optimiser finds it: no seed, batch or number of steps is part of this."
+        )
     certified = f"A prediction is certified if {model} gives the same class. Ties abstain."
     if run.train.task is Task.NUMBERS:
         certified = f"A range is proven if the output of {model} lies in it."
     fixed = [
-        "Fixed and trusted: the initial weights, which rows are in which batch, the learning rates, the number of steps, and how "
-        "columns are scaled and categories numbered.",
-        "In doubt: the training data, as described above. One dataset is meant, the same in every epoch.",
+        f"Fixed and trusted: {trusted}.",
+        f"In doubt: the training data, as described above. {in_doubt}",
         certified,
     ]
     record = _table(("what", "value"), rows, "record")

@@ -13,9 +13,12 @@ from rich.table import Table
 
 from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord
 from mibp_cert.engines import DEFAULT
+from mibp_cert.fitted import FITTED, Fitted
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.studies.compare import changed_by_attack, figures
 
+FIXED = "the split, scaling, categories and the penalty"
+"""What a fitted model takes as given."""
 Record = TypeVar("Record")
 Columns = dict[str, Callable[[Record], str]]
 """How a record is shown in each column."""
@@ -46,7 +49,8 @@ def progress_bars(quiet: bool, *, transient: bool = True) -> Progress:
 
 def show_training(progress: Progress, engine: str) -> Callbacks:
     """Callbacks that move a bar for the training's steps and one for the programs within a step."""
-    steps = progress.add_task(f"{engine}: training steps", total=None)
+    fit = engine in FITTED  # one step, which is no epoch
+    steps = progress.add_task(f"{engine}: {'bounding the minimum' if fit else 'training steps'}", total=None)
     programs = progress.add_task("programs in this step", total=None, visible=False)
 
     def on_stage(name: str) -> None:
@@ -56,7 +60,7 @@ def show_training(progress: Progress, engine: str) -> Callbacks:
     return Callbacks(
         lambda done, total: progress.update(programs, completed=done, total=total, visible=True),
         lambda done, total: progress.update(steps, completed=done, total=total),
-        lambda record: progress.update(steps, description=f"{engine}: epoch {record.epoch}"),
+        lambda record: None if fit else progress.update(steps, description=f"{engine}: epoch {record.epoch}"),
         on_stage,
     )
 
@@ -87,12 +91,19 @@ def summary(run: CertifiedRun) -> str:
     """The result in a few sentences."""
     epochs = run.steps // steps_per_epoch(len(run.train), run.batch_size)
     chosen = ", chosen on validation data" if run.select.rule == "best-validation" else ""
+    made, done = f"trained for exactly {run.steps} step(s) ({epochs} epoch(s){chosen})", "trained"
+    if run.fitted is not None:
+        made, done = f"{fitted_words(run.fitted)}", "fitted"
     lines = [
-        f"{run.network.layout.size} parameters, trained for exactly {run.steps} step(s) ({epochs} epoch(s){chosen}): whatever "
-        "dataset of the threat was used, each trained parameter is within its bounds "
+        f"{run.network.layout.size} parameters, {made}: whatever "
+        f"dataset of the threat was used, each {done} parameter is within its bounds "
         f"(mean radius {run.bounds.radius.mean():.3g}, largest {run.bounds.radius.max():.3g}).",
         f"What may be wrong: {run.threat.words()}.",
     ]
+    if run.fitted is not None:
+        lines.append(
+            f"Fixed, and not computed anew on other data: {FIXED}. No seed, batch or number of steps is part of it."
+        )
     if run.test_threat is not None:
         lines.append(f"What may be wrong with the test inputs: {run.test_threat.words()}.")
     lines += [*warnings(run), *_tested(run)]
@@ -103,10 +114,21 @@ def summary(run: CertifiedRun) -> str:
         if run.nominal is not None:
             none, flips = "contradicts a certificate", f"; the strongest changes {run.attack.flips} prediction(s)"
         lines.append(
-            f"Attack: {len(run.attack.theta)} datasets of the threat trained for real, none {none}; they reach a mean radius of "
+            f"Attack: {len(run.attack.theta)} datasets of the threat {done} for real, none {none}; they reach a mean radius of "
             f"{inner:.3g}{share}{flips}."
         )
     return "\n".join([*lines, *advice(run), f"Soundness: {run.soundness}."])
+
+
+def fitted_words(model: Fitted) -> str:
+    """What is fitted.
+
+    >>> fitted_words(Fitted(C=0.5))
+    'at the minimum of the loss cross-entropy with C = 0.5'
+    """
+    intercept = "" if model.fit_intercept else ", no intercept"
+    intercept = ", intercept penalised" if model.fit_intercept and model.penalise_intercept else intercept
+    return f"at the minimum of the loss {model.loss} with C = {model.C:g}{intercept}"
 
 
 def warnings(run: CertifiedRun) -> list[str]:
@@ -129,17 +151,26 @@ def warnings(run: CertifiedRun) -> list[str]:
 
 
 def _tested(run: CertifiedRun) -> list[str]:
-    """What the test points showed: accuracies, or for a regression errors and ranges."""
+    """What the test points showed: accuracies, or for a regression errors and ranges. Fitted models also tell of the validation
+    rows, which C can be chosen on."""
+    clean, certified = run.validation
+    validated = []
+    if run.fitted is not None and run.data.validation is not None and certified is not None:
+        validated.append(
+            f"Validation ({len(run.data.validation)} points): clean accuracy {percent(clean)}, certified accuracy "
+            f"{percent(certified)}."
+        )
     if run.test is not None:
         attacked = "" if run.attacked_accuracy is None else f", accuracy under attack {percent(run.attacked_accuracy)}"
         return [
+            *validated,
             f"Test ({len(run.test.classes)} points, prediction {run.prediction}): clean accuracy {percent(run.nominal_accuracy)} "
             f"(the most frequent class alone: {percent(run.majority_accuracy)}){attacked}, "
             f"certified accuracy {percent(run.certified_test_accuracy)}; "
-            f"certified {percent(run.test.certification_rate())}, abstaining on {int((~run.test.certified).sum())}."
+            f"certified {percent(run.test.certification_rate())}, abstaining on {int((~run.test.certified).sum())}.",
         ]
     if run.test_ranges is None:
-        return []
+        return validated
     errors = run.errors
     return [
         f"Test ({len(run.test_ranges.width)} points, prediction {run.prediction}): mean absolute error of the clean model "
@@ -156,11 +187,13 @@ def advice(run: CertifiedRun) -> list[str]:
     missed = ~run.test.certified & ~changed_by_attack(run)
     if 10 * int(missed.sum()) < len(missed):
         return []
+    why = " although no attack changes them: the bounds are too wide there" if run.attack is not None else ""
+    if run.fitted is not None:
+        return [f"{int(missed.sum())} test points are not certified{why}. What helps: a smaller C, or less doubt."]
     ways = ["fewer epochs"] if run.select.rule == "best-validation" else ["fewer epochs, or --select best-validation"]
     ways += ["a model without hidden layer (--hidden none --loss cross-entropy)"] if len(run.network.sizes) > 2 else []
     ways += ["a larger --batch-size"] if run.batch_size < len(run.train) else []
     ways += [f"the engine '{DEFAULT}'"] if run.engine != DEFAULT else []
-    why = " although no attack changes them: the bounds are too wide there" if run.attack is not None else ""
     return [
         f"{int(missed.sum())} test points are not certified{why}. "
         f"What helps: {', '.join(ways)}, less doubt (mibp-cert tolerance), or re-checked rows (mibp-cert blame)."

@@ -1,82 +1,49 @@
-"""scikit-learn estimators: train with proven bounds, predict a certified class or abstain.
-
-`CertifiedClassifier.predict` returns a class only where every model that the training could have produced gives it, whatever
-dataset of the threat was really used. `score` is certified accuracy, so that a grid search looks for what can be proven.
-"""
+"""What all estimators share: tables in, the run behind them, answers for classes and for numbers."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from rich.progress import Progress
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
-from mibp_cert.certify import AttackSettings
+from mibp_cert.certify import AttackSettings, CertifiedRun
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.certify.request import check_threat, with_missing
 from mibp_cert.certify.tables import attack_rows, class_table, range_table
-from mibp_cert.config import network_of
-from mibp_cert.data import Dataset, Recipe, Split
-from mibp_cert.doors import Start, certify_training
-from mibp_cert.engines import Inputs, ParameterSet, RelationalSettings, SolverSettings
+from mibp_cert.data import Dataset, Recipe
+from mibp_cert.engines import Inputs, ParameterSet
 from mibp_cert.errors import UserError
-from mibp_cert.nets import Network, Training
-from mibp_cert.report.terminal import progress_bars, show_training
-from mibp_cert.studies.blame import Blame, blame
+from mibp_cert.report.terminal import progress_bars
 from mibp_cert.threats import Threat
 
 Table = pd.DataFrame | ArrayLike
 Labels = ArrayLike | None
 """True labels or targets, where they are known."""
-PASSED_ON = ("solver", "relational", "unroll", "prediction", "select", "run_dir", "resume")
-"""Parameters that `certify_training` takes under the same names."""
 
 
-@dataclass(eq=False, repr=False)
-class _Certified(BaseEstimator):
-    """What classifier and regressor share: parameters, tables in, the run behind it."""
+class Certified(BaseEstimator):
+    """Tables in, and the run behind them. The attributes named first are parameters of every estimator, or fixed by it."""
 
-    hidden: int | Sequence[int] = (20,)
-    _: KW_ONLY
-    threat: Threat | None = None
-    engine: str = "relational"
-    loss: str = "hinge"
-    learning_rate: float = 0.1
-    epochs: int = 10
-    batch_size: int | None = 100
-    random_state: int | np.random.RandomState | None = 0
-    activation: str = "relu"
-    logits: int | None = None
-    network: Network | Start | None = None
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float | None = None
-    schedule: str | Sequence[float] = "constant"
-    init: str = "torch"
-    batch_mode: str = "shuffle"
-    select: str = "last"
-    validation_fraction: float = 0.2
-    prediction: str | None = None
-    unroll: int = 1
-    solver: SolverSettings | None = None
-    relational: RelationalSettings | None = None
-    attack: AttackSettings | None = None
-    categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None = None
-    ranges: Mapping[Any, tuple[float, float]] | None = None
-    scaling: str = "standard"
-    abstain_label: Any = None
-    run_dir: str | None = None
-    resume: bool = False
-    verbose: int = 0
+    threat: Threat | None
+    attack: AttackSettings | None
+    categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None
+    ranges: Mapping[Any, tuple[float, float]] | None
+    scaling: str
+    abstain_label: Any
+    verbose: int
+    run_: CertifiedRun
+    narrower: str
+    """What to try where the bounds are too wide."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -117,10 +84,14 @@ class _Certified(BaseEstimator):
         x, missing = self._features(frame)
         return self.run_.bind_inputs(x, with_missing(threat) if missing.any() else threat, missing=missing), frame.index
 
-    # Training ---------------------------------------------------------------------------------------------------------
+    # Fitting ----------------------------------------------------------------------------------------------------------
 
     def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
         """The training data, with targets that are checked first."""
+        raise NotImplementedError
+
+    def _certified(self, whole: Dataset, progress: Progress) -> CertifiedRun:
+        """The run on these data."""
         raise NotImplementedError
 
     def fit(self, X: Table, y: ArrayLike) -> Self:
@@ -133,39 +104,11 @@ class _Certified(BaseEstimator):
         check_consistent_length(frame, targets)
         self.recipe_ = Recipe.fit(frame, categorical=self.categorical, ranges=self.ranges, scaling=self.scaling)
         x, missing = self._features(frame)
-        whole, state = self._dataset(x, targets, missing).named(frame.index), self.random_state
-        seed = int(state if isinstance(state, int | np.integer) else check_random_state(state).randint(2**31))
-        data = self._with_validation(whole, seed) if self.select == "best-validation" else Split.of(whole)
-        network, start = self._network(data)
-        # The settings of the training are parameters here, under the same names.
-        given = {setting.name: getattr(self, setting.name) for setting in fields(Training) if setting.name != "seed"}
-        if self.batch_size is not None:
-            given["batch_size"] = min(self.batch_size, len(data.train))
-        if not isinstance(self.schedule, str):
-            given["schedule"] = tuple(self.schedule)
-        options = {name: getattr(self, name) for name in PASSED_ON} | {"theta0": start, "attacked": False}
-        asked = (network, data, self.threat, Training(seed=seed, **given), self.engine)
+        whole = self._dataset(x, targets, missing).named(frame.index)
         with progress_bars(quiet=not self.verbose, transient=False) as progress:
-            self.run_ = certify_training(*asked, callbacks=show_training(progress, self.engine), **options)
+            self.run_ = self._certified(whole, progress)
         self._warn_if_useless(whole)
         return self
-
-    def _with_validation(self, whole: Dataset, seed: int) -> Split:
-        """Some rows kept for choosing the epoch."""
-        if self.threat is not None and self.threat.uses_rows():
-            raise UserError(
-                "The threat names rows by their numbers, which change when some rows are kept for validation; use "
-                "select='last', or a condition such as .where(column('age') >= 65)."
-            )
-        rows = np.random.default_rng([seed, 4]).permutation(len(whole))
-        if whole.missing is not None:
-            # Rows with missing values stay in training: validation rows are trusted, and the doubt is about the others.
-            rows = rows[np.argsort(np.asarray(whole.missing.any(axis=1))[rows], kind="stable")]
-        count = max(1, round(self.validation_fraction * len(whole)))
-        if count >= len(whole):
-            raise UserError("There are too few rows to keep some for validation; use select='last'.")
-        check = whole.take(np.sort(rows[:count]))
-        return Split("validation", whole.take(np.sort(rows[count:])), check, check)
 
     def _warn_if_useless(self, whole: Dataset) -> None:
         """Warn the caller of `fit` where nothing at all can be certified."""
@@ -179,24 +122,11 @@ class _Certified(BaseEstimator):
             rows = np.linspace(0, len(whole) - 1, min(len(whole), 50)).astype(np.intp)
             if not self.run_.certify_inputs(Inputs(whole.x[rows])).certified.any():
                 said = (
-                    "Nothing is certified, not even for the training rows: the bounds are too wide. Try hidden=() with "
-                    "loss='cross-entropy', fewer epochs, select='best-validation', or less doubt."
+                    "Nothing is certified, not even for the training rows: the bounds are too wide. Try "
+                    f"{self.narrower}, or less doubt."
                 )
         if said:
             warnings.warn(said, ConvergenceWarning, stacklevel=3)
-
-    def _network(self, data: Split) -> tuple[Network, NDArray[np.float64] | None]:
-        """The network, and what its training starts from where the user said so."""
-        match self.network:
-            case Start():
-                return self.network.network, self.network.theta
-            case Network():
-                return self.network, None
-            case None:
-                hidden = (self.hidden,) if isinstance(self.hidden, int) else self.hidden
-                logits = self.logits or data.train.one_hot.shape[1]
-                return network_of(data, hidden, self.activation, None, logits), None
-        raise UserError(f"network is a Network or from_torch(module), got {type(self.network).__name__}.")
 
     # What was found ---------------------------------------------------------------------------------------------------
 
@@ -206,12 +136,6 @@ class _Certified(BaseEstimator):
         check_is_fitted(self)
         self.run_.check_reached()
         return self.run_.bounds
-
-    @property
-    def history_(self) -> list[dict[str, Any]]:
-        """One record per epoch: seconds, mean and largest radius, validation."""
-        check_is_fitted(self)
-        return [record.to_json() for record in self.run_.history]
 
     def predict_interval(self, X: Table, *, threat: Threat | None = None) -> NDArray[np.float64]:
         """Proven ranges of the logits (rows × logits × 2), over every model that training could have produced."""
@@ -223,19 +147,8 @@ class _Certified(BaseEstimator):
         return hasattr(self, "run_")
 
 
-class CertifiedClassifier(ClassifierMixin, _Certified):
-    """A network whose every prediction is proven for all datasets of the threat, or `abstain_label_`.
-
-    `threat=None` means clean data: nothing abstains but exact ties. Amounts of threats are in the units of the table; numeric
-    columns are scaled inside (`scaling`), text columns become one-hot groups. Missing values need `Missing()` in the threat, and
-    may then also be missing at prediction: the class is certified for every valid value.
-
-    >>> from mibp_cert import CertifiedClassifier, LInf
-    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]
-    >>> model = CertifiedClassifier(hidden=(), threat=LInf(0.05), epochs=40).fit(X, y)
-    >>> [str(answer) for answer in model.predict([[0.2], [1.5], [2.9]])]
-    ['no', 'abstain', 'yes']
-    """
+class Classes(ClassifierMixin, Certified):
+    """A certified class, or the label for abstaining."""
 
     def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
         if y.dtype.kind == "O" and pd.isna(y).any():
@@ -302,39 +215,9 @@ class CertifiedClassifier(ClassifierMixin, _Certified):
             table.insert(2, "correct", answer.certified & (self.classes_[answer.classes] == labels))
         return table
 
-    def blame(self, X: Table, *, top: int = 10, verified: bool = True) -> Blame:
-        """Which training rows carry the uncertainty of these predictions, and what re-checking them would be worth."""
-        inputs, _ = self._inputs(X)
-        return blame(self.run_, x=inputs, top=top, verified=verified)
 
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class CertifiedRegressor(RegressorMixin, _Certified):
-    """A network for real targets, with proven ranges of its outputs for all datasets of the threat.
-
-    `predict` gives the clean model's output, `predict_interval` its proven range; `score` is the worst R² that the ranges admit.
-    Targets are scaled inside; amounts (`TargetNoise`), ranges and errors are in their own units.
-
-    >>> from mibp_cert import CertifiedRegressor, TargetNoise
-    >>> model = CertifiedRegressor(hidden=(), threat=TargetNoise(0.5), epochs=60, learning_rate=0.3)
-    >>> low, high = model.fit([[0.0], [1.0], [2.0], [3.0]], [1.0, 3.0, 5.0, 7.0]).predict_interval([[1.5]])[0]
-    >>> bool(low < 4.0 < high and high - low < 1.1)
-    True
-    """
-
-    loss: str = "squared-error"
-    learning_rate: float = 0.05
-    epochs: int = 50
-    # What is about classes is no parameter here.
-    logits: int | None = field(default=None, init=False)
-    select: str = field(default="last", init=False)
-    validation_fraction: float = field(default=0.2, init=False)
-    abstain_label: Any = field(default=None, init=False)
-
-    def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
-        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        plain = Dataset.regression(x, targets, self.recipe_.columns, missing)
-        return plain.with_target(plain.target_column())
+class Numbers(RegressorMixin, Certified):
+    """The clean model's output, and its proven range."""
 
     def predict(self, X: Table) -> NDArray[np.float64]:
         """The output of the model trained on the data as handed in; `predict_interval` is what is proven."""
