@@ -19,7 +19,7 @@ from mibp_cert.engines import EngineSettings
 from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
-from mibp_cert.fitted.dual import Dual, Ranges
+from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
@@ -105,7 +105,6 @@ class DualEngine(Engine):
         graph = make(len(inputs.x))
         offset, a = linear_in_parameters(graph, layout, inputs.x, state.frozen)
         problem, z = state.problem, state.ranges
-        dual = Dual(problem.table, problem.loss, z, problem.tau, 3)
         flat, base = a.reshape(-1, a.shape[-1]), offset.ravel()
         asked = np.ones(len(flat), dtype=bool)
         if wanted is not None and wanted.elements is not None:
@@ -116,8 +115,8 @@ class DualEngine(Engine):
         if inputs.members is not None:
             extra = extra + moved_by_inputs(make, layout, inputs, state).ravel()
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
-        low[asked] = base[asked] - dual.upper(-flat[asked]) - extra[asked]
-        high[asked] = base[asked] + dual.upper(flat[asked]) + extra[asked]
+        low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
+        high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
         if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))

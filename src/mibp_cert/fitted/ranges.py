@@ -89,6 +89,10 @@ class Problem:
             ends.append((-dual.upper(-budget.by.x) - more, dual.upper(budget.by.x) + more))
         return Ranges(*ends[0], *ends[1], tuple(ends[2:]))
 
+    def upper(self, ranges: Ranges, a: Array) -> Array:
+        """Upper bounds of `a·θ`, for minimisers in the ranges."""
+        return Dual(self.table, self.loss, ranges, self.tau, 3).upper(a)
+
     def reaches(self, ranges: Ranges, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
         """May `a·θ` (or the score of row `own`, times `sign`) be `v` or more, for minimisers in the ranges? False is proven."""
         noise = 0.0 if own < 0 else self.table.reach_of(ranges.reach)[own]

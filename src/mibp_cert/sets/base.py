@@ -20,8 +20,9 @@ of them touches stays clean. A `Part` is plain data. Bound to the data it become
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,8 +36,6 @@ from mibp_cert.solvers.program import Affine, ProgramBuilder
 
 if TYPE_CHECKING:
     from mibp_cert.sets.exact import Writer
-import hashlib
-from dataclasses import fields
 
 
 @dataclass(frozen=True, eq=False)
