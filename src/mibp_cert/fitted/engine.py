@@ -119,10 +119,11 @@ class DualEngine(Engine):
         if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
-            for i in np.flatnonzero(near) if problem.small else ():
-                assert isinstance(problem, Problem)
-                if not problem.reaches(z, -flat[i], float(base[i] - extra[i])):
-                    low[i] = LEAST
+            if near.any() and isinstance(problem, Problem) and problem.small:
+                around = problem.around(z)
+                for i in np.flatnonzero(near):
+                    if not problem.reaches(around, -flat[i], float(base[i] - extra[i])):
+                        low[i] = LEAST
         ends = Interval(low.reshape(offset.shape), high.reshape(offset.shape))
         return ends, StepReport(seconds=time.perf_counter() - start)
 

@@ -44,7 +44,6 @@ class FiniteProblem:
     theta: Array
     unit: Array
     radius: Array
-    small = False
 
     @property
     def c(self) -> Array:

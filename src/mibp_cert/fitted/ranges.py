@@ -17,8 +17,9 @@ them; budgets fix the rows that they replace, whose noise is scaled, or which ar
 in `z`. Under that assumption the other ranges shrink (`fitted.zonotope`); if the bound of `a·θ` is then below `v`, that end is
 never reached. Each end may be dealt with on its own.
 
-**Search.** The hypothesis starts from first-order radii; ends that fail are moved out. Whatever is proven may be tightened:
-bounds computed under proven ranges need no strictness.
+**Search.** With `T(z)` the bounds under the hypothesis `z`, `z ← (1 + small)·T(z)` from first-order radii converges to the
+smallest ranges that prove themselves, if there are any (`T` grows with `z`). Whatever is proven may be tightened: bounds
+computed under proven ranges need no strictness.
 """
 
 from __future__ import annotations
@@ -33,12 +34,16 @@ from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Table
 from mibp_cert.fitted.zonotope import Zonotope
 
-FIRST = {False: 1.5, True: 1.8}
-"""Multiple of the first-order radii that the hypothesis starts from, without exit cuts and with them."""
-GROW = 1.1
-ATTEMPTS = 20
-SANE = 6.0
-"""Multiple of the first-order radii (the median one) beyond which ranges are of little use: other ways are tried first."""
+FIRST = 1.3
+"""Multiple of the first-order radii that the hypothesis starts from."""
+GROW = 1.02
+CUT_FIRST, CUT_GROW = 1.5, 1.1
+"""The same where exits are cut, and by how much ends that fail move out."""
+ATTEMPTS = 24
+FEW = 0.05
+"""Share of the ends that may fail for the others to stay where they are."""
+LOST = 1.02
+"""Bounds wider than this multiple of the hypothesis, and growing, will not prove themselves."""
 CUT_CELLS = 4_000_000
 """Queries times generators, above which no exit is cut."""
 HOPE = 1.4
@@ -95,13 +100,18 @@ class Problem:
         """Upper bounds of `a·θ`, for minimisers in the ranges."""
         return Dual(self.table, self.loss, ranges, self.tau, 3).upper(a)
 
-    def reaches(self, ranges: Ranges, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
+    def around(self, ranges: Ranges) -> Zonotope:
+        """The zonotope around all minimisers in the ranges."""
+        return Zonotope(self.table, self.loss, ranges, self.tau)
+
+    def reaches(self, around: Zonotope, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
         """May `a·θ` (or the score of row `own`, times `sign`) be `v` or more, for minimisers in the ranges? False is proven."""
-        noise = 0.0 if own < 0 else self.table.reach_of(ranges.reach)[own]
+        noise = 0.0 if own < 0 else self.table.reach_of(around.ranges.reach)[own]
         for _ in range(CUTS):
-            ranges = Zonotope(self.table, self.loss, ranges, self.tau).bounds(a, v - noise * (1.0 + 1e-12))
+            ranges = around.bounds(a, v - noise * (1.0 + 1e-12))
             if ranges.empty:
                 return False
+            around = self.around(ranges)
         dual = Dual(self.table, self.loss, ranges, self.tau, 3)
         return not dual.upper(a[None], np.array([own], dtype=np.intp), sign)[0] < v
 
@@ -118,44 +128,85 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
 
 
 def prove(problem: Problem) -> Ranges | None:
-    """Ranges that no minimiser of the family leaves; None if none could be proven. Exits are cut where plain bounds fail."""
-    found = _prove(problem, cut=False, most=SANE)
-    if found is None and problem.small:
-        found = _prove(problem, cut=True, most=SANE)
-    found = _prove(problem, cut=False, most=np.inf) if found is None else found
+    """Ranges that no minimiser of the family leaves, as small as may be; None if none could be proven. Exits are cut where plain
+    bounds fail; what is left are wide ranges, which bounded slopes may still prove."""
+    search = _Search(problem)
+    found, hope = search.repeated()
+    if found is None and problem.small and hope:
+        found = search.cut()
+    if found is None:
+        found = search.inflated()
     return None if found is None else tighten(problem, found)
 
 
-def _prove(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
-    point = problem.point()
-    centre, _ = _flat(point)
-    lower, upper = _flat(problem.bounds(point, rounds=1))
-    least = 1e-9 * (1.0 + np.abs(centre))
-    low = centre - FIRST[cut] * np.maximum(centre - lower, least)
-    high = centre + FIRST[cut] * np.maximum(upper - centre, least)
-    slip = problem.slip()
-    low, high = np.minimum(low, centre - slip - least), np.maximum(high, centre + slip + least)
-    for _ in range(ATTEMPTS):
-        ranges = _like(point, low, high)
-        below, above = _flat(problem.bounds(ranges))
-        if not (np.isfinite(below).all() and np.isfinite(above).all()):
-            return None
-        fails = [~(below > low), ~(above < high)]
-        if cut and np.median((above - below) / (high - low)) > HOPE:
-            return None
-        if cut:
-            fails = _cut(problem, ranges, fails)
-        count = int(fails[0].sum() + fails[1].sum())
-        if not count:
-            return ranges
-        wide = np.median((high - low) / np.maximum(upper - lower, least))
-        if wide > most:
-            return None
-        # Where the cut decides, the plain bounds say nothing of how far out an end should be.
-        out = (centre - low, high - centre) if cut else (centre - below, above - centre)
-        low = np.where(fails[0], centre - GROW * out[0], low)
-        high = np.where(fails[1], centre + GROW * out[1], high)
-    return None
+class _Search:
+    """Hypotheses, from first-order radii around the clean minimiser."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.start = problem, problem.point()
+        self.centre, _ = _flat(self.start)
+        below, above = _flat(problem.bounds(self.start, rounds=1))
+        self.least = 1e-9 * (1.0 + np.abs(self.centre)) + problem.slip()
+        self.first = self._ends(below, above, 1.0)
+
+    def _ends(self, below: Array, above: Array, factor: float) -> tuple[Array, Array]:
+        """Ends around the centre, moved out by the factor; the clean model is strictly inside."""
+        out = np.maximum(self.centre - below, self.least), np.maximum(above - self.centre, self.least)
+        return self.centre - factor * out[0], self.centre + factor * out[1]
+
+    def _tried(self, low: Array, high: Array) -> tuple[Ranges, Array, Array, list[NDArray[np.bool_]]]:
+        ranges = _like(self.start, low, high)
+        below, above = _flat(self.problem.bounds(ranges))
+        return ranges, below, above, [~(below > low), ~(above < high)]
+
+    def repeated(self) -> tuple[Ranges | None, bool]:
+        """The hypothesis is what came out of the last one, a little wider: from below, this finds the smallest ranges that prove
+        themselves. Else none, and whether some came close."""
+        low, high = self._ends(*self.first, FIRST)
+        before, hope = np.inf, False
+        for _ in range(ATTEMPTS):
+            ranges, below, above, fails = self._tried(low, high)
+            if not (np.isfinite(below).all() and np.isfinite(above).all()):
+                break
+            count = int(fails[0].sum() + fails[1].sum())
+            if not count:
+                return ranges, True
+            ratio = float(np.median((above - below) / (high - low)))
+            hope |= ratio < HOPE
+            if ratio > LOST and ratio > before:
+                break
+            before, most = ratio, count > FEW * 2 * len(low)
+            # As long as many fail all move, also inwards; a few stragglers are moved out on their own.
+            wider = self._ends(below, above, max(GROW, ratio))
+            low, high = np.where(fails[0] | most, wider[0], low), np.where(fails[1] | most, wider[1], high)
+        return None, hope
+
+    def cut(self) -> Ranges | None:
+        """Ends that fail are assumed to be reached; those that still fail move out."""
+        low, high = self._ends(*self.first, CUT_FIRST)
+        for _ in range(ATTEMPTS):
+            ranges, below, above, fails = self._tried(low, high)
+            if not np.median((above - below) / (high - low)) < HOPE:
+                return None
+            fails = _cut(self.problem, ranges, fails)
+            if not (fails[0].any() or fails[1].any()):
+                return ranges
+            wider = self._ends(low, high, CUT_GROW)
+            low, high = np.where(fails[0], wider[0], low), np.where(fails[1], wider[1], high)
+        return None
+
+    def inflated(self) -> Ranges | None:
+        """Ends that fail move out until slopes are as small, and bands as wide, as they can be."""
+        low, high = self._ends(*self.first, FIRST)
+        for _ in range(ATTEMPTS):
+            ranges, below, above, fails = self._tried(low, high)
+            if not (np.isfinite(below).all() and np.isfinite(above).all()):
+                return None
+            if not (fails[0].any() or fails[1].any()):
+                return ranges
+            wider = self._ends(below, above, CUT_GROW)
+            low, high = np.where(fails[0], wider[0], low), np.where(fails[1], wider[1], high)
+        return None
 
 
 def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> list[NDArray[np.bool_]]:
@@ -165,13 +216,13 @@ def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> li
     others = [budget.by for budget in problem.table.budgets]
     queries = np.concatenate([np.eye(p), rows.x, *(by.x for by in others)])
     noise = np.concatenate([np.zeros(p + n), *(by.reach_of(ranges.reach[None, :])[0] for by in others)])
-    left = []
+    left, around = [], problem.around(ranges)
     for bad, sign, ends in zip(fails, (-1.0, 1.0), low_high, strict=True):
         still = bad.copy()
         for i in np.flatnonzero(bad):
             own = int(i) - p if p <= i < p + n else -1
             still[i] = problem.reaches(
-                ranges, sign * queries[i], float(sign * ends[i] - noise[i] * (1.0 + 1e-12)), own, sign
+                around, sign * queries[i], float(sign * ends[i] - noise[i] * (1.0 + 1e-12)), own, sign
             )
         left.append(still)
     return left
