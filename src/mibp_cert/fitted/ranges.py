@@ -46,7 +46,7 @@ LOST = 1.02
 """Bounds wider than this multiple of the hypothesis, and growing, will not prove themselves."""
 CUT_CELLS = 4_000_000
 """Queries times generators, above which no exit is cut."""
-HOPE = 1.4
+HOPE = 1.6
 """Bounds wider than this multiple of the hypothesis (the median one) are beyond what cuts mend."""
 CUTS = 2
 """How often the ranges are shrunk under the assumption of an exit."""
