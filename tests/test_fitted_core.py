@@ -213,7 +213,7 @@ def test_bounds_hold_under_the_smallest_ranges_that_hold(loss: str, name: str) -
     a = np.eye(len(z.low))[0]
     at = int(world.theta[:, 0].argmax())
     assert problem.reaches(problem.around(z), a, float(world.theta[at, 0]) - room)
-    assert problem.reaches(z, -a, -float(world.theta[:, 0].min()) - room)
+    assert problem.reaches(problem.around(z), -a, -float(world.theta[:, 0].min()) - room)
     clean = np.where(world.dirty, -np.inf, world.s)
     i = int(clean.max(axis=0).argmax())
     assert problem.reaches(z, problem.table.rows.x[i], float(clean[:, i].max()) - room, i)
