@@ -216,7 +216,7 @@ def test_bounds_hold_under_the_smallest_ranges_that_hold(loss: str, name: str) -
     assert problem.reaches(problem.around(z), -a, -float(world.theta[:, 0].min()) - room)
     clean = np.where(world.dirty, -np.inf, world.s)
     i = int(clean.max(axis=0).argmax())
-    assert problem.reaches(z, problem.table.rows.x[i], float(clean[:, i].max()) - room, i)
+    assert problem.reaches(problem.around(z), problem.table.rows.x[i], float(clean[:, i].max()) - room, i)
 
 
 def test_the_zonotope_holds_under_an_assumption() -> None:
