@@ -24,9 +24,9 @@ import numpy as np
 from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.losses import EPS
-from mibp_cert.fitted.shared import CELLS, Costs, Shared
+from mibp_cert.fitted.shared import Costs, Shared, in_turn
 from mibp_cert.fitted.table import Array
-from mibp_cert.sets import Block, Plain
+from mibp_cert.sets import Block, Plain, largest_sum
 
 TINY = 1e-140
 """Weights are no smaller, so that no square is lost; and what is lost of numbers below."""
@@ -39,42 +39,81 @@ class Ellipsoids:
         self.shared = shared
         if not shared.usable:
             raise UnsupportedOperation(
-                "At most so many wrong rows, with noise to one side or beside doubtful categories, is known for small tables "
-                "only: use fewer rows (such as --sample 2000), or leave out the budget of rows."
+                "A budget of wrong rows with noise to one side, or beside doubtful categories, is known for small tables only: "
+                "use fewer rows (such as --sample 1000), or leave out the budget."
             )
         rows, p = shared.table.rows, len(shared.c)
         second = shared.summed(lambda part: rows.x[part].T @ rows.x[part]) / len(rows)
-        self.c = np.linalg.cholesky(second + 1e-9 * max(np.trace(second), TINY) * np.eye(p))
+        self.c = np.linalg.cholesky(second + (1e-9 * np.trace(second) + TINY) * np.eye(p))
         """`CCᵀ` is the second moment of the rows, about."""
-        kinds = shared.generators(shared.parts[0]).shape[0]
-        self.rho, self.q = np.zeros(kinds), np.zeros((kinds, p, p))
-        for part in shared.parts:
-            g = shared.generators(part)
-            rho, q = self._ellipsoids(g, np.sqrt(np.square(g @ self.c).sum(axis=-1)))
-            self.rho, self.q = self.rho + rho, self.q + q
+        parts = [self._of(g, weights(g, self.c)) for g in map(shared.generators, shared.parts)]
+        self.rho, self.q = sum(part[0] for part in parts), sum(part[1] for part in parts)
         for block, g in shared.blocks:
-            rho, q = self._ellipsoids(*self._pieces(block, g))
+            rho, q = self._of_block(block, g)
             self.rho, self.q = np.append(self.rho, rho), np.concatenate([self.q, q])
         self.m = np.sqrt(np.diagonal(self.q, axis1=1, axis2=2)) * (1.0 + 1e-6)
+        self.size = shared.size + sum(np.abs(g).T @ block.magnitude() for block, g in shared.blocks)
         self.costs = [self._cost(costs) for costs in shared.budgets]
+        self.inverse = np.linalg.inv(self.c).T
 
-    def _ellipsoids(self, g: Array, weight: Array) -> tuple[Array, Array]:
-        """`Σρ` and `Q` of generators (kinds × rows × P), for each kind."""
-        rho = np.maximum(weight, TINY)
+    def _of(self, g: Array, rho: Array) -> tuple[Array, Array]:
+        """`Σρ` and `Q` for each kind of generators (kinds × rows × P)."""
         return rho.sum(axis=1), np.swapaxes(g / rho[..., None], 1, 2) @ g
 
-    def _pieces(self, block: Block, g: Array) -> tuple[Array, Array]:
-        """The generators of a block, scaled, and the weights of their pieces."""
+    def _of_block(self, block: Block, g: Array) -> tuple[Array, Array]:
+        """`Σρ` over pieces, and `Q`."""
         g = block.magnitude()[:, None] * g
-        if not isinstance(block, Plain):
-            return g[None], np.sqrt(np.square(g @ self.c).sum(axis=-1))[None]
-        pieces = block.pieces
-        if pieces.kind == "sparse":
-            g = np.sqrt(float(pieces.most)) * (1.0 + EPS) * g
-        square = np.add.reduceat(np.square(g @ self.c).sum(axis=-1), pieces.starts)
-        # A piece counts once in the sum of weights: the others of its symbols share it.
-        return g[None], np.repeat(np.sqrt(square), pieces.sizes)[None]
+        pieces = block.pieces if isinstance(block, Plain) else None
+        if pieces is None or not len(pieces.sizes):
+            return self._of(g[None], weights(g[None], self.c))
+        g = g * (np.sqrt(float(pieces.most)) * (1.0 + EPS) if pieces.kind == "sparse" else 1.0)
+        rho = np.sqrt(np.add.reduceat(np.square(weights(g, self.c)), pieces.starts))
+        _, q = self._of(g[None], np.repeat(rho, pieces.sizes)[None])
+        return rho.sum(keepdims=True), q
 
     def _cost(self, costs: Costs) -> tuple[float, Array]:
-        """For one budget: the sum of the largest `Σ|Cᵀv|`, and of the largest `Σ|v|`."""
-        raise NotImplementedError
+        """For one budget: the sum of the largest `Σ|Cᵀv|` of rows, and of the largest `Σ|v|`."""
+        n, columns = costs.n, costs.columns
+        scale = np.maximum(np.abs(costs.p) + costs.f + costs.kappa * (costs.r @ np.abs(costs.mid)), 0.0)
+        across = costs.d + costs.r * np.abs(costs.psi)[:, None]
+        whole = scale[:, None] * (np.abs(costs.x) @ np.abs(n)) + across @ np.abs(n[columns])
+        norm = scale * weights(costs.x @ n, self.c) + across @ weights(n[columns], self.c)
+        norm = norm * (1.0 + 1e-9) + 16.0 * len(n) * EPS * np.sqrt(np.square(whole @ np.abs(self.c)).sum(axis=1))
+        if costs.again:
+            return costs.most * float(norm.max()), costs.most * whole.max(axis=0)
+        return float(largest_sum(norm, costs.most)), min(costs.most, len(norm)) * whole.max(axis=0)
+
+    def half(self, b: Array) -> Array:
+        """Half widths of `b·θ` for queries (queries × P), around `b·c`; before rounding."""
+        return in_turn(b, self.m.size, self._half)
+
+    def _half(self, b: Array) -> Array:
+        shared, p, far = self.shared, b.shape[1], np.abs(b)
+        square = (b @ self.q.transpose(1, 0, 2).reshape(p, -1)).reshape(len(b), -1, p) @ b[:, :, None]
+        slip = 8.0 * shared.count * EPS * np.square(far @ self.m.T)
+        total = np.sqrt(self.rho * (np.maximum(square[..., 0], 0.0) + slip)).sum(axis=1)
+        total += np.abs(b @ shared.fixed.T).sum(axis=1) + TINY
+        for top, whole in self.costs:
+            z = b @ self.inverse
+            off = np.abs(b - z @ self.c.T) + 32.0 * p * EPS * (far + np.abs(z) @ np.abs(self.c).T)
+            total += np.sqrt(np.square(z).sum(axis=1)) * (1.0 + 1e-9) * top + off @ whole
+        return np.asarray(total)
+
+    def ends(self, b: Array, extra: Array | float = 0.0) -> tuple[Array, Array]:
+        """Ends of `b·θ ± extra` for queries (queries × P), outward."""
+        middle, half = b @ self.shared.c, self.half(b) + extra
+        half = half + 8.0 * self.shared.count * EPS * (np.abs(b) @ self.size + half)
+        return middle - half, middle + half
+
+    def bounds(self) -> Ranges:
+        """Ranges of parameters, by exact sums, and of scores."""
+        z, table = self.shared.ranges, self.shared.table
+        low, high = self.shared.ends(np.eye(len(z.low)))
+        scores = self.ends(table.rows.x, table.reach_of(z.reach))
+        by = [self.ends(budget.by.x, budget.by.reach_of(z.reach[None, :])[0]) for budget in table.budgets]
+        return Ranges(low, high, *scores, tuple(by))
+
+
+def weights(g: Array, c: Array) -> Array:
+    """The root mean square of `x·g` over rows `x` (`√(g·CCᵀg)`)."""
+    return np.maximum(np.sqrt(np.square(g @ c).sum(axis=-1)), TINY)

@@ -24,7 +24,7 @@ from mibp_cert.fitted.finite import FiniteProblem, finite_problem
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
-from mibp_cert.fitted.ranges import Problem, prove
+from mibp_cert.fitted.ranges import OWN_CELLS, Problem, prove
 from mibp_cert.fitted.table import table_of
 from mibp_cert.graph import Graph, evaluate
 from mibp_cert.nets import Layout, Step
@@ -114,8 +114,12 @@ class DualEngine(Engine):
         if inputs.members is not None:
             extra = extra + moved_by_inputs(make, layout, inputs, state).ravel()
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
-        low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
-        high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
+        enough = None if wanted is None else wanted.enough
+        if isinstance(problem, Problem) and problem.shared:
+            low[asked], high[asked] = problem.outputs(z, flat[asked], base[asked], extra[asked], enough)
+        else:
+            low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
+            high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
         if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
@@ -143,7 +147,9 @@ def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
         table = features.through(raw).with_penalties(alpha)
     design = step.design(np.append(frozen, np.zeros(step.fitted)), x)
     c = minimise(design, y[:, step.column], weights, alpha, step.loss)
-    return Problem(table, step.loss, c, tilt(design, y[:, step.column], weights, alpha, step.loss, c), design @ c)
+    tau = tilt(design, y[:, step.column], weights, alpha, step.loss, c)
+    problem = Problem(table, step.loss, c, tau, design @ c)
+    return replace(problem, shared=problem.cells > OWN_CELLS)
 
 
 def linear_in_parameters(graph: Graph, layout: Layout, x: Array, frozen: Array) -> tuple[Array, Array]:

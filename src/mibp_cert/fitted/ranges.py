@@ -23,13 +23,16 @@ bounds computed under proven ranges need no strictness.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.fitted.dual import Dual, Ranges
+from mibp_cert.fitted.ellipsoid import Ellipsoids
 from mibp_cert.fitted.losses import EPS, ScoreLoss
+from mibp_cert.fitted.shared import Shared
 from mibp_cert.fitted.table import Array, Table
 from mibp_cert.fitted.zonotope import Zonotope
 
@@ -43,6 +46,16 @@ CUT_CELLS = 4_000_000
 """Queries times generators, above which no exit is cut."""
 HOPE = 1.4
 """Bounds wider than this multiple of the hypothesis (the median one) are beyond what cuts mend."""
+OWN_CELLS = 20_000_000
+"""Rows × rows × parameters up to which every row's score has multipliers of its own."""
+MOST_CELLS = 400_000_000
+"""The same, where shared multipliers prove nothing: some minutes."""
+OWN_TESTS = 200_000_000
+"""Queries × rows × parameters that get multipliers of their own beside many rows."""
+NEAR = 0.25
+"""Lower ends further below 0, relative to the range, are left as they are."""
+EXACT_CELLS = 2_000_000_000_000
+"""Queries × rows × columns × parameters whose sums over rows are taken exactly: some minutes."""
 CUTS = 2
 """How often the ranges are shrunk under the assumption of an exit."""
 
@@ -57,6 +70,14 @@ class Problem:
     c: Array
     tau: Array
     s: Array
+    shared: bool = False
+    """Many rows: scores are bounded by ellipsoids with multipliers that all queries share (`fitted.ellipsoid`)."""
+
+    @property
+    def cells(self) -> int:
+        """Rows × rows × parameters: what multipliers of every row's own cost."""
+        rows = len(self.table.rows) + sum(len(budget.by) for budget in self.table.budgets)
+        return rows * rows * len(self.c)
 
     @property
     def small(self) -> bool:
@@ -82,6 +103,8 @@ class Problem:
 
     def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
         """Bounds of all that `ranges` holds, under the hypothesis that it holds."""
+        if self.shared:
+            return Ellipsoids(Shared(self.table, self.loss, ranges, self.tau)).bounds()
         dual, rows = Dual(self.table, self.loss, ranges, self.tau, rounds), self.table.rows
         eye, own = np.eye(len(self.c)), np.arange(len(rows), dtype=np.intp)
         ends = [(-dual.upper(-eye), dual.upper(eye))]
@@ -94,6 +117,27 @@ class Problem:
     def upper(self, ranges: Ranges, a: Array) -> Array:
         """Upper bounds of `a·θ`, for minimisers in the ranges."""
         return Dual(self.table, self.loss, ranges, self.tau, 3).upper(a)
+
+    def outputs(
+        self, ranges: Ranges, a: Array, base: Array, extra: Array, enough: Callable[[Array], NDArray[np.bool_]] | None
+    ) -> tuple[Array, Array]:
+        """Many rows: ends of `base + a·θ ± extra`. What is `enough` of the lower end is looked at no longer: first ellipsoids, then
+        sums over rows, at last multipliers of the query's own."""
+        shared = Shared(self.table, self.loss, ranges, self.tau)
+        low, high = Ellipsoids(shared).ends(a)
+        low, high = base + low - extra, base + high + extra
+        left = np.flatnonzero(np.full(len(a), True) if enough is None else ~enough(low))
+        if len(left) * len(self.table.rows) * (len(shared.columns) + 1) * len(self.c) <= EXACT_CELLS:
+            below, above = shared.ends(a[left])
+            low[left] = np.maximum(low[left], base[left] + below - extra[left])
+            high[left] = np.minimum(high[left], base[left] + above + extra[left])
+        if enough is None:
+            return low, high
+        near = ~enough(low) & (base + a @ self.c > 0) & (low > -NEAR * (high - low))
+        left = np.flatnonzero(near)
+        left = left[np.argsort(-low[left], kind="stable")][: max(1, OWN_TESTS // (len(self.table.rows) * len(self.c)))]
+        low[left] = np.maximum(low[left], base[left] - self.upper(ranges, -a[left]) - extra[left])
+        return low, high
 
     def reaches(self, ranges: Ranges, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
         """May `a·θ` (or the score of row `own`, times `sign`) be `v` or more, for minimisers in the ranges? False is proven."""
@@ -119,6 +163,11 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
 
 def prove(problem: Problem) -> Ranges | None:
     """Ranges that no minimiser of the family leaves; None if none could be proven. Exits are cut where plain bounds fail."""
+    if problem.shared:
+        found = _prove(problem, cut=False, most=SANE)
+        if found is None and problem.cells <= MOST_CELLS:
+            found = _prove(replace(problem, shared=False), cut=False, most=SANE)
+        return None if found is None else tighten(problem, found)
     found = _prove(problem, cut=False, most=SANE)
     if found is None and problem.small:
         found = _prove(problem, cut=True, most=SANE)

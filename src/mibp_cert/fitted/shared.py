@@ -135,9 +135,10 @@ class Shared:
                 total[k : k + step] += np.abs(b[k : k + step] @ g.T).sum(axis=1)
         return np.asarray(total)
 
-    def upper(self, b: Array) -> Array:
-        """Upper bounds of `b·θ` for queries (queries × P)."""
-        return self.value(b, self.spread(b))
+    def ends(self, b: Array) -> tuple[Array, Array]:
+        """Ends of `b·θ` for queries (queries × P)."""
+        spread = self.spread(b)
+        return -self.value(-b, spread), self.value(b, spread)
 
     def value(self, b: Array, spread: Array, extra: Array | float = 0.0, less: Array | float = 0.0) -> Array:
         """`h(b) + extra − less`, outward, where `spread` is `Σ_k |b·G_k|`."""
