@@ -33,6 +33,7 @@ less than `4Nε·T`; that is added.
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -160,7 +161,7 @@ class Dual:
                 query[mine] = sign * hat[mine, own[mine] - part.start]
                 s = np.clip(_dot(hat, theta), known.low, known.high)
                 psi, bend = known.envelope(_dot(hat, u) >= 0, s)
-                m = m + np.matmul((hat * (known.rows.w * bend)[..., None]).transpose(0, 2, 1), hat)
+                m = m + known.bent(hat, bend)
                 gradient = gradient + _sum(known.rows.w * psi, hat)
             both = solve(m, np.stack([query, gradient], axis=-1))
             u, theta = -both[..., 0], np.clip(theta - both[..., 1], z.low, z.high)
@@ -169,7 +170,7 @@ class Dual:
                 omega = _dot(hat, u)
                 s = np.clip(_dot(hat, theta), known.low, known.high)
                 kappa[:, part] = known.envelope(omega >= 0, s)[1]
-                rho[k] = known.slopes(u, kappa[:, part] * omega + plus[:, part])
+                rho[k] = known.slopes(u, kappa[:, part] * omega + plus[:, part], rho[k])
         return u, kappa, theta, rho
 
     def _cost(
@@ -227,6 +228,7 @@ class Known:
 
     def __init__(self, loss: ScoreLoss, rows: Rows, low: Array, high: Array, ranges: Ranges) -> None:
         self.loss, self.rows, self.low, self.high, self.ranges = loss, rows, low, high, ranges
+        self._rooms: dict[str, Array] = {}
         self.ends = (rows.y - rows.q, rows.y + rows.q)
         """Targets: `ψ` falls with `y`."""
         first, last = loss.psi(self.ends[1], low), loss.psi(self.ends[0], high)
@@ -281,14 +283,22 @@ class Known:
             sides.append((sign * value, slope))
         return np.where(up, sides[0][0], sides[1][0]), np.where(up, sides[0][1], sides[1][1])
 
-    def _moved(self, u: Array, lam: Array) -> tuple[Array, Array]:
+    def _moved(self, u: Array, lam: Array, out: Array | None = None) -> tuple[Array, Array]:
         """Middle and radius of `t_ij = ψu_j + λ_iθ_j`."""
-        u, lam = u[:, None, :], lam[..., None]
-        middle, radius = self.psi_middle[:, None] * u, self.psi_radius[:, None] * np.abs(u)
-        return (
-            np.add(middle, lam * self.ranges.middle, out=middle),
-            np.add(radius, np.abs(lam) * self.ranges.radius, out=radius),
-        )
+        shape, u, lam = (*lam.shape, u.shape[1]), u[:, None, :], lam[..., None]
+        middle = np.multiply(self.psi_middle[:, None], u, out=self._space("middle", shape) if out is None else out)
+        radius = np.multiply(self.psi_radius[:, None], np.abs(u), out=self._space("radius", shape))
+        more = np.multiply(lam, self.ranges.middle, out=self._space("more", shape))
+        np.add(middle, more, out=middle)
+        np.add(radius, np.multiply(np.abs(lam), self.ranges.radius, out=more), out=radius)
+        return middle, radius
+
+    def _space(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Room for an array that is used at once: asking the system for it anew costs more than filling it."""
+        size, flat = math.prod(shape), self._rooms.get(name, np.zeros(0))
+        if len(flat) < size:
+            flat = self._rooms[name] = np.empty(size)
+        return flat[:size].reshape(shape)
 
     def _directed(self, u: Array, lam: Array) -> tuple[Array, Array]:
         """The same for shared directions: of `j·t`."""
@@ -300,9 +310,11 @@ class Known:
             self.psi_radius[:, None] * np.abs(across) + np.abs(lam) * radius,
         )
 
-    def slopes(self, u: Array, lam: Array) -> tuple[Array, ...]:
-        """`ρ`: the sign where it is known, the chord's slope where it is not; of cells, then of shared directions."""
-        found = [self._moved(u, lam)] + ([] if self.rows.j is None else [self._directed(u, lam)])
+    def slopes(self, u: Array, lam: Array, before: tuple[Array, ...] | None = None) -> tuple[Array, ...]:
+        """`ρ`: the sign where it is known, the chord's slope where it is not; of cells, then of shared directions. Those of
+        `before` are overwritten."""
+        out = np.empty((*lam.shape, u.shape[1])) if before is None else before[0]
+        found = [self._moved(u, lam, out)] + ([] if self.rows.j is None else [self._directed(u, lam)])
         for middle, radius in found:
             np.maximum(radius, 1e-300, out=radius)
             np.clip(np.divide(middle, radius, out=middle), -1.0, 1.0, out=middle)
@@ -310,9 +322,14 @@ class Known:
 
     def worst(self, rho: tuple[Array, ...]) -> Array:
         """`x̂ = x + r∘ρ`."""
-        hat = self.rows.r * rho[0]
+        hat = np.multiply(self.rows.r, rho[0], out=self._space("hat", rho[0].shape))
         np.add(hat, self.rows.x, out=hat)
         return hat if self.rows.j is None else hat + np.einsum("qnd,ndp->qnp", rho[1], self.rows.j)
+
+    def bent(self, hat: Array, slope: Array) -> Array:
+        """`Σ_i w_i slope_i x̂_i x̂_iᵀ`, for every query."""
+        half = np.multiply(hat, (self.rows.w * slope)[..., None], out=self._space("more", hat.shape))
+        return np.asarray(np.matmul(half.transpose(0, 2, 1), hat))
 
     def replaced(self, main: Known, of: Index, omega: Array, kappa: Array) -> tuple[Array, Array]:
         """`V − U` for rows that differ from the rows `of` in their targets and ranges only, with the same slopes; and sizes."""
@@ -342,14 +359,19 @@ class Known:
         omega = _dot(hat, u)
         both = kappa * omega + plus
         middle, radius = self._moved(u, both)
-        noise = np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0]))
-        if rows.j is not None:
-            noise = noise + _gap(*self._directed(u, both), rho[1]).sum(axis=-1)
+        noise, spread = np.zeros(omega.shape), np.zeros(len(u))
+        for block in () if table is None else table.blocks:
+            weight = rows.w[:, None]
+            g, more = _through(block.linear, weight * middle, weight * radius)
+            spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
         for piece in rows.pieces:
             g, more = _through(piece.linear, middle, radius)
             top = piece.segments.ends(g)[1]
             rest = np.add.reduceat(more * piece.segments.magnitude(), piece.segments.starts, axis=1)
             np.add.at(noise.T, piece.segments.rows, (top + rest).T)
+        noise += np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0]))
+        if rows.j is not None:
+            noise += _gap(*self._directed(u, both), rho[1]).sum(axis=-1)
         up = omega >= 0
         y = np.where(up, self.ends[0], loss.mirrored(self.ends[1]))
         low, high = np.where(up, self.low, -self.high), np.where(up, self.high, -self.low)
@@ -360,11 +382,6 @@ class Known:
         size_u = np.abs(u) @ np.abs(rows.x).T + rows.reach_of(np.abs(u))
         width = rows.reach_of(z.reach[None, :])
         size = rows.w * (3.0 * size_u * (self.size + np.abs(kappa) * self.far) + 2.0 * np.abs(both) * width)
-        spread = np.zeros(len(u))
-        for block in () if table is None else table.blocks:
-            weight = rows.w[:, None]
-            g, more = _through(block.linear, weight * middle, weight * radius)
-            spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
         return Lines(const, coef, size, _sum(lam, hat), steep), spread
 
     @cached_property
@@ -395,11 +412,10 @@ def solve(m: Array, b: Array) -> Array:
 
 
 def _gap(middle: Array, radius: Array, rho: Array) -> Array:
-    """`γ`: the largest `|t| − ρt` over `middle ± radius`, `|ρ| ≤ 1`."""
-    low, high = middle - radius, middle + radius
-    slope = np.empty_like(low)
+    """`γ`: the largest `|t| − ρt` over `middle ± radius`, `|ρ| ≤ 1`; both are overwritten."""
+    low, high = middle - radius, np.add(middle, radius, out=middle)
     for end in (low, high):
-        np.multiply(rho, end, out=slope)
+        slope = np.multiply(rho, end, out=radius)
         np.subtract(np.abs(end, out=end), slope, out=end)
     return np.maximum(low, high, out=high)
 
