@@ -148,7 +148,7 @@ class Dual:
         main, rows, z, alpha = self.main, self.table.rows, self.ranges, self.table.alpha
         kappa = np.array(np.broadcast_to(main.secant, (len(a), len(rows))))
         theta = np.array(np.broadcast_to(z.middle, a.shape))
-        u = -solve(main.hessian(alpha), a.T).T
+        u = a @ self.first
         rho = [
             known.slopes(u, kappa[:, part] * (u @ known.rows.x.T) + plus[:, part])
             for part, known in zip(self.parts, self.known, strict=True)
@@ -172,6 +172,11 @@ class Dual:
                 kappa[:, part] = known.envelope(omega >= 0, s)[1]
                 rho[k] = known.slopes(u, kappa[:, part] * omega + plus[:, part], rho[k])
         return u, kappa, theta, rho
+
+    @cached_property
+    def first(self) -> Array:
+        """`−M⁻¹` with the secants' slopes: where the search starts."""
+        return -solve(self.main.hessian(self.table.alpha), np.eye(len(self.table.alpha)))
 
     def _cost(
         self,

@@ -24,12 +24,9 @@ import numpy as np
 from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.losses import EPS
-from mibp_cert.fitted.shared import Costs, Shared, in_turn
+from mibp_cert.fitted.shared import TINY, Shared, in_turn, weights
 from mibp_cert.fitted.table import Array
-from mibp_cert.sets import Block, Plain, largest_sum
-
-TINY = 1e-140
-"""Weights are no smaller, so that no square is lost; and what is lost of numbers below."""
+from mibp_cert.sets import Block, Plain
 
 
 class Ellipsoids:
@@ -46,14 +43,17 @@ class Ellipsoids:
         second = shared.summed(lambda part: rows.x[part].T @ rows.x[part]) / len(rows)
         self.c = np.linalg.cholesky(second + (1e-9 * np.trace(second) + TINY) * np.eye(p))
         """`CCᵀ` is the second moment of the rows, about."""
-        parts = [self._of(g, weights(g, self.c)) for g in map(shared.generators, shared.parts)]
-        self.rho, self.q = sum(part[0] for part in parts), sum(part[1] for part in parts)
+        self.rho, self.q = np.zeros(shared.kinds), np.zeros((shared.kinds, p, p))
+        for part in shared.parts:
+            g = shared.generators(part)
+            rho, q = self._of(g, weights(g, self.c))
+            self.rho, self.q = self.rho + rho, self.q + q
         for block, g in shared.blocks:
             rho, q = self._of_block(block, g)
             self.rho, self.q = np.append(self.rho, rho), np.concatenate([self.q, q])
         self.m = np.sqrt(np.diagonal(self.q, axis1=1, axis2=2)) * (1.0 + 1e-6)
         self.size = shared.size + sum(np.abs(g).T @ block.magnitude() for block, g in shared.blocks)
-        self.costs = [self._cost(costs) for costs in shared.budgets]
+        self.costs = [costs.largest(self.c) for costs in shared.budgets]
         self.inverse = np.linalg.inv(self.c).T
 
     def _of(self, g: Array, rho: Array) -> tuple[Array, Array]:
@@ -70,18 +70,6 @@ class Ellipsoids:
         rho = np.sqrt(np.add.reduceat(np.square(weights(g, self.c)), pieces.starts))
         _, q = self._of(g[None], np.repeat(rho, pieces.sizes)[None])
         return rho.sum(keepdims=True), q
-
-    def _cost(self, costs: Costs) -> tuple[float, Array]:
-        """For one budget: the sum of the largest `Σ|Cᵀv|` of rows, and of the largest `Σ|v|`."""
-        n, columns = costs.n, costs.columns
-        scale = np.maximum(np.abs(costs.p) + costs.f + costs.kappa * (costs.r @ np.abs(costs.mid)), 0.0)
-        across = costs.d + costs.r * np.abs(costs.psi)[:, None]
-        whole = scale[:, None] * (np.abs(costs.x) @ np.abs(n)) + across @ np.abs(n[columns])
-        norm = scale * weights(costs.x @ n, self.c) + across @ weights(n[columns], self.c)
-        norm = norm * (1.0 + 1e-9) + 16.0 * len(n) * EPS * np.sqrt(np.square(whole @ np.abs(self.c)).sum(axis=1))
-        if costs.again:
-            return costs.most * float(norm.max()), costs.most * whole.max(axis=0)
-        return float(largest_sum(norm, costs.most)), min(costs.most, len(norm)) * whole.max(axis=0)
 
     def half(self, b: Array) -> Array:
         """Half widths of `b·θ` for queries (queries × P), around `b·c`; before rounding."""
@@ -112,8 +100,3 @@ class Ellipsoids:
         scores = self.ends(table.rows.x, table.reach_of(z.reach))
         by = [self.ends(budget.by.x, budget.by.reach_of(z.reach[None, :])[0]) for budget in table.budgets]
         return Ranges(low, high, *scores, tuple(by))
-
-
-def weights(g: Array, c: Array) -> Array:
-    """The root mean square of `x·g` over rows `x` (`√(g·CCᵀg)`)."""
-    return np.maximum(np.sqrt(np.square(g @ c).sum(axis=-1)), TINY)

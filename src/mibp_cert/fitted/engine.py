@@ -8,8 +8,9 @@ vectors. Where inputs are in doubt as well and the features are the inputs thems
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self, final
 
@@ -36,6 +37,8 @@ LEAST = float(np.nextafter(0.0, 1.0))
 """What is proven to be positive is at least this."""
 WIDEST = 1e6
 """Ranges wider than this multiple of the largest parameter (at least 1) say nothing."""
+ROUNDS = 8
+"""Rounds of bounds that are counted on."""
 CLOSE = 0.25
 """Outputs whose lower end is further below 0, relative to their range, are left open."""
 
@@ -79,7 +82,10 @@ class DualEngine(Engine):
 
     @classmethod
     def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
-        return cls()
+        return cls(progress)
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress or (lambda done, total: None)
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
         if not isinstance(step, FitStep):
@@ -88,7 +94,11 @@ class DualEngine(Engine):
         frozen = state.lower[: step.layout.size - step.fitted]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
             problem = problem_of(step, threat, frozen)
-            ranges = problem.ranges() if isinstance(problem, FiniteProblem) else prove(problem)
+            ranges = (
+                problem.ranges()
+                if isinstance(problem, FiniteProblem)
+                else prove(replace(problem, told=_rounds(self.progress)))
+            )
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_UNPROVEN)
         return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
@@ -116,7 +126,7 @@ class DualEngine(Engine):
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
         enough = None if wanted is None else wanted.enough
         if isinstance(problem, Problem) and problem.shared:
-            low[asked], high[asked] = problem.outputs(z, flat[asked], base[asked], extra[asked], enough)
+            low[asked], high[asked] = problem.outputs(z, flat[asked], base[asked], extra[asked], enough, self.progress)
         else:
             low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
             high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
@@ -129,6 +139,17 @@ class DualEngine(Engine):
                     low[i] = LEAST
         ends = Interval(low.reshape(offset.shape), high.reshape(offset.shape))
         return ends, StepReport(seconds=time.perf_counter() - start)
+
+
+def _rounds(progress: Progress) -> Callable[[], None]:
+    """Tells of every round of bounds: mostly there are about eight."""
+    numbers = itertools.count(1)
+
+    def told() -> None:
+        number = next(numbers)
+        progress(number, max(ROUNDS, number + 3))
+
+    return told
 
 
 def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem | FiniteProblem:

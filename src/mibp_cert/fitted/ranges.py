@@ -54,6 +54,8 @@ OWN_TESTS = 200_000_000
 """Queries × rows × parameters that get multipliers of their own beside many rows."""
 NEAR = 0.25
 """Lower ends further below 0, relative to the range, are left as they are."""
+AT_ONCE = 100
+"""Queries between two words of how far it is."""
 EXACT_CELLS = 2_000_000_000_000
 """Queries × rows × columns × parameters whose sums over rows are taken exactly: some minutes."""
 CUTS = 2
@@ -72,6 +74,8 @@ class Problem:
     s: Array
     shared: bool = False
     """Many rows: scores are bounded by ellipsoids with multipliers that all queries share (`fitted.ellipsoid`)."""
+    told: Callable[[], None] | None = None
+    """Called for every round of bounds."""
 
     @property
     def cells(self) -> int:
@@ -103,6 +107,8 @@ class Problem:
 
     def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
         """Bounds of all that `ranges` holds, under the hypothesis that it holds."""
+        if self.told is not None:
+            self.told()
         if self.shared:
             return Ellipsoids(Shared(self.table, self.loss, ranges, self.tau)).bounds()
         dual, rows = Dual(self.table, self.loss, ranges, self.tau, rounds), self.table.rows
@@ -119,24 +125,37 @@ class Problem:
         return Dual(self.table, self.loss, ranges, self.tau, 3).upper(a)
 
     def outputs(
-        self, ranges: Ranges, a: Array, base: Array, extra: Array, enough: Callable[[Array], NDArray[np.bool_]] | None
+        self,
+        ranges: Ranges,
+        a: Array,
+        base: Array,
+        extra: Array,
+        enough: Callable[[Array], NDArray[np.bool_]] | None,
+        hear: Callable[[int, int], None],
     ) -> tuple[Array, Array]:
-        """Many rows: ends of `base + a·θ ± extra`. What is `enough` of the lower end is looked at no longer: first ellipsoids, then
-        sums over rows, at last multipliers of the query's own."""
-        shared = Shared(self.table, self.loss, ranges, self.tau)
+        """Many rows: ends of `base + a·θ ± extra`. First come ellipsoids, then sums over rows, at last multipliers of the query's
+        own: what is `enough` of the lower end is looked at no longer. `hear(done, total)` counts queries."""
+        shared, n = Shared(self.table, self.loss, ranges, self.tau), len(self.table.rows)
         low, high = Ellipsoids(shared).ends(a)
         low, high = base + low - extra, base + high + extra
-        left = np.flatnonzero(np.full(len(a), True) if enough is None else ~enough(low))
-        if len(left) * len(self.table.rows) * (len(shared.columns) + 1) * len(self.c) <= EXACT_CELLS:
-            below, above = shared.ends(a[left])
-            low[left] = np.maximum(low[left], base[left] + below - extra[left])
-            high[left] = np.minimum(high[left], base[left] + above + extra[left])
+        left = np.arange(len(a)) if enough is None else np.flatnonzero(~enough(low))
+        if len(left) * n * shared.kinds * len(self.c) > EXACT_CELLS:
+            left = left[:0]
+        for k in range(0, len(left), AT_ONCE):
+            some = left[k : k + AT_ONCE]
+            below, above = shared.ends(a[some])
+            low[some] = np.maximum(low[some], base[some] + below - extra[some])
+            high[some] = np.minimum(high[some], base[some] + above + extra[some])
+            hear(k + len(some), len(left))
         if enough is None:
             return low, high
-        near = ~enough(low) & (base + a @ self.c > 0) & (low > -NEAR * (high - low))
-        left = np.flatnonzero(near)
-        left = left[np.argsort(-low[left], kind="stable")][: max(1, OWN_TESTS // (len(self.table.rows) * len(self.c)))]
-        low[left] = np.maximum(low[left], base[left] - self.upper(ranges, -a[left]) - extra[left])
+        left = np.flatnonzero(~enough(low) & (base + a @ self.c > 0) & (low > -NEAR * (high - low)))
+        left = left[np.argsort(-low[left], kind="stable")][: max(1, OWN_TESTS // (n * len(self.c)))]
+        dual = Dual(self.table, self.loss, ranges, self.tau, 3)
+        for k, i in enumerate(left):
+            own = base[i] - dual.upper(-a[i : i + 1]) - extra[i]
+            low[i] = np.maximum(low[i], own[0])
+            hear(k + 1, len(left))
         return low, high
 
     def reaches(self, ranges: Ranges, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:

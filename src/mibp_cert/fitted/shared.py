@@ -23,6 +23,7 @@ time, so that it is off by less than `8·count·ε` of that.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ from mibp_cert.sets import Block, Plain, largest_sum
 CELLS = 400_000
 """Numbers at once: rows × generators of a row × parameters, or queries × generators."""
 
+TINY = 1e-140
+"""Weights are no smaller, so that no square is lost; and what is lost of numbers below."""
+
 
 class Shared:
     """See the module's text."""
@@ -47,12 +51,14 @@ class Shared:
         self.kappa, weight = known.secant, rows.w
         self.columns = np.flatnonzero(rows.r.any(axis=0))
         """Columns with noise of single cells."""
-        each = len(self.columns) + 1 + (0 if rows.j is None else rows.j.shape[1])
+        self.kinds = each = len(self.columns) + 1 + (0 if rows.j is None else rows.j.shape[1])
         step = max(16, CELLS // (each * len(mid)))
         self.parts = [slice(i, i + step) for i in range(0, len(rows), step)]
-        touched = [int(spread.linear.getnnz(axis=0).max(initial=0)) for spread in _spreads(table)]
-        most_rows = max([budget.most for budget in table.budgets], default=0)
-        self.count = step * each + len(self.parts) + 3 * len(mid) + max([0, *touched]) + most_rows + 32
+        others = [
+            int(spread.linear.getnnz(axis=0).max(initial=0)) + spread.linear.shape[1] for spread in _spreads(table)
+        ]
+        others += [budget.most for budget in table.budgets]
+        self.count = step * each + len(self.parts) + 3 * len(mid) + sum(others) + 32
         curved = weight * self.kappa
         hessian = self.summed(lambda part: (rows.x[part].T * curved[part]) @ rows.x[part]) + np.diag(table.alpha)
         whole = self.summed(lambda part: (np.abs(rows.x[part]).T * np.abs(curved[part])) @ np.abs(rows.x[part]))
@@ -145,7 +151,7 @@ class Shared:
         total = b @ self.c + spread
         size = np.abs(b) @ self.size + spread
         for block, g in self.blocks:
-            more = in_turn(b, len(g), lambda few, block=block, g=g: block.support(few @ g.T)[1])
+            more = in_turn(b, len(g), partial(_support, block, g))
             total, size = total + more, size + np.abs(b) @ (np.abs(g).T @ block.magnitude())
         for costs in self.budgets:
             more, whole = costs.of(b)
@@ -190,6 +196,17 @@ class Costs:
         found = in_turn(b, len(self.x) * max(1, len(self.columns)), self._of)
         return found[:, 0], found[:, 1]
 
+    def largest(self, c: Array) -> tuple[float, Array]:
+        """The cost is at most a sum of `|a·v|` over vectors of the row: the sum of the largest `Σ|Cᵀv|`, and of `Σ|v|`."""
+        n, across = self.n, self.d + self.r * np.abs(self.psi)[:, None]
+        scale = np.maximum(np.abs(self.p) + self.f + np.abs(self.kappa) * (self.r @ np.abs(self.mid)), 0.0)
+        whole = scale[:, None] * (np.abs(self.x) @ np.abs(n)) + across @ np.abs(n[self.columns])
+        norm = scale * weights(self.x @ n, c) + across @ weights(n[self.columns], c)
+        norm = norm * (1.0 + 1e-9) + 16.0 * len(n) * EPS * weights(whole, np.abs(c))
+        if self.again:
+            return self.most * float(norm.max()), self.most * whole.max(axis=0)
+        return float(largest_sum(norm, self.most)), min(self.most, len(norm)) * whole.max(axis=0)
+
     def _of(self, b: Array) -> Array:
         u = b @ self.n
         omega = u @ self.x.T
@@ -203,6 +220,15 @@ class Costs:
         if self.again:
             return np.stack([self.most * gain.max(axis=1), size * self.most], axis=1)
         return np.stack([largest_sum(gain, self.most), size], axis=1)
+
+
+def _support(block: Block, g: Array, b: Array) -> Array:
+    return block.support(b @ g.T)[1]
+
+
+def weights(g: Array, c: Array) -> Array:
+    """`|Cᵀg|`: where `CCᵀ` is the second moment of rows `x`, the root mean square of `x·g`."""
+    return np.asarray(np.maximum(np.sqrt(np.square(g @ c).sum(axis=-1)), TINY))
 
 
 def in_turn(b: Array, each: int, of: Callable[[Array], Array]) -> Array:
