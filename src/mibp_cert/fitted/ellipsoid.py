@@ -36,8 +36,8 @@ class Ellipsoids:
         self.shared = shared
         if not shared.usable:
             raise UnsupportedOperation(
-                "A budget of wrong rows with noise to one side, or beside doubtful categories, is known for small tables only: "
-                "use fewer rows (such as --sample 1000), or leave out the budget."
+                "A budget of wrong rows beside doubtful categories is known for small tables only: use fewer rows (such as "
+                "--sample 1000), or leave out one of the two."
             )
         rows, p = shared.table.rows, len(shared.c)
         second = shared.summed(lambda part: rows.x[part].T @ rows.x[part]) / len(rows)

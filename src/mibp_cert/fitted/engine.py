@@ -28,7 +28,7 @@ from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.ranges import OWN_CELLS, Problem, prove
 from mibp_cert.fitted.table import table_of
 from mibp_cert.graph import Graph, evaluate
-from mibp_cert.nets import Layout, Step
+from mibp_cert.nets import Layout, Linear, Network, Step
 from mibp_cert.sets import ThreatSet
 
 LINEAR = frozenset({"add", "scale", "contract", "sum", "gather", "reshape"})
@@ -86,6 +86,15 @@ class DualEngine(Engine):
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.progress = progress or (lambda done, total: None)
+
+    @classmethod
+    def memory(cls, network: Network, batch: int, symbols: int) -> int:
+        """The set of datasets with its noise, the table, and one dataset that is fitted; features have directions of their own."""
+        last = network.layers[-1]
+        assert isinstance(last, Linear)
+        inputs, width = network.features, last.inputs
+        directions = 4 * inputs * width if len(network.layers) > 1 else 0
+        return 8 * batch * (16 * inputs + 8 * width + directions)
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
         if not isinstance(step, FitStep):

@@ -172,20 +172,20 @@ class Costs:
         middle, band = (np.where(present, part[there], 0.0) for part in z.own)
         new_middle, new_band = _band(by, kappa)
         change = rows.w - weight
-        most = _largest(rows, None)
-        # Noise known by its support may be negative for the row that goes: what the new one costs is then not known here.
-        self.usable = not table.rows.pieces and bool(
-            (rows.x == np.where(present[:, None], table.rows.x[there], rows.x)).all()
-        )
-        self.x, self.n, self.most, self.kappa, self.weight = rows.x, z.n, budget.most, kappa, rows.w
-        self.p = rows.w * new_middle - weight * middle + change * kappa * (rows.x @ mid)
-        self.f = rows.w * new_band - weight * band + np.abs(change) * kappa * (np.abs(rows.x) @ rad)
+        # A row that is moved is one that stays where it is, with so much more noise.
+        x = np.where(present[:, None], table.rows.x[there], rows.x)
+        most = _largest(rows, None) + np.abs(rows.x - x) * (1.0 + 4.0 * EPS)
+        # Only one-hot groups without a clean member may add less than nothing for the row that goes.
+        self.usable = all(piece.segments.kind != "choice" for piece in table.rows.pieces)
+        self.x, self.n, self.most, self.kappa, self.weight = x, z.n, budget.most, kappa, rows.w
+        self.p = rows.w * new_middle - weight * middle + change * kappa * (x @ mid)
+        self.f = rows.w * new_band - weight * band + np.abs(change) * kappa * (np.abs(x) @ rad)
         self.f = self.f + rows.w * kappa * (most @ rad)
         # What the differences above may have lost.
         sizes = rows.w * (np.abs(new_middle) + new_band) + weight * (np.abs(middle) + band)
-        self.f = self.f + 16.0 * EPS * (
-            sizes + (rows.w + weight) * np.abs(kappa) * (np.abs(rows.x) @ ranges.reach)
-        ) * len(mid)
+        self.f = self.f + 16.0 * EPS * (sizes + (rows.w + weight) * np.abs(kappa) * (np.abs(x) @ ranges.reach)) * len(
+            mid
+        )
         self.columns = np.flatnonzero(most.any(axis=0))
         self.r, self.psi, self.mid = rows.w[:, None] * most[:, self.columns], by.psi_middle, mid[self.columns]
         self.d = self.r * by.psi_radius[:, None]
