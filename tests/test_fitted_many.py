@@ -1,4 +1,4 @@
-"""Fitted models with many rows: ellipsoids and sums some rows at a time, held against exact sums, the small path and real fits."""
+"""Fitted models with many rows: ellipsoids and sums, held against exact sums, the small path and real fits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_ellipsoids_hold_sums_and_real_fits(loss: str, name: str, monkeypatch: p
     world = world_of(loss, name, samples=20, rounds=1)
     problem, z = world.problem, world.hull()
     if name in REFUSED:
-        with pytest.raises(UnsupportedOperation, match="budget of wrong rows beside doubtful categories.*fewer rows"):
+        with pytest.raises(UnsupportedOperation, match=r"budget of wrong rows beside doubtful categories.*fewer rows"):
             problem.bounds(z)
         return
     sums = shared_of(problem, z)

@@ -89,7 +89,7 @@ class DualEngine(Engine):
 
     @classmethod
     def memory(cls, network: Network, batch: int, symbols: int) -> int:
-        """The set of datasets with its noise, the table, and one dataset that is fitted; features have directions of their own."""
+        """The set of datasets with its noise, the table, and one dataset that is fitted; features have directions."""
         last = network.layers[-1]
         assert isinstance(last, Linear)
         inputs, width = network.features, last.inputs
