@@ -158,7 +158,7 @@ class Dual:
             for part, known, slopes in zip(self.parts, self.known, rho, strict=True):
                 hat = known.worst(slopes)
                 mine = np.flatnonzero((own >= part.start) & (own < part.stop))
-                query[mine] = sign * hat[mine, own[mine] - part.start]
+                query[mine] = sign * hat[mine, :, own[mine] - part.start]
                 s = np.clip(_dot(hat, theta), known.low, known.high)
                 psi, bend = known.envelope(_dot(hat, u) >= 0, s)
                 m = m + known.bent(hat, bend)
@@ -251,6 +251,8 @@ class Known:
     def part(self, part: slice) -> Known:
         """Some of the rows, which have neither pieces nor blocks."""
         other = copy.copy(self)
+        for name in ("_sides", "_across", "largest"):
+            other.__dict__.pop(name, None)
         other.rows = replace(
             self.rows,
             **{name: getattr(self.rows, name)[part] for name in ("x", "r", "y", "q", "w")},
@@ -275,27 +277,32 @@ class Known:
         return np.asarray((x * (self.rows.w * self.secant)[:, None]).T @ x + np.diag(alpha))
 
     def envelope(self, up: NDArray[np.bool_], s: Array) -> tuple[Array, Array]:
-        """Value and slope at `s` of the concave envelope of `ψ` where `up`, else of the convex one."""
+        """Value and slope at `s` of the concave envelope of `ψ` where `up`, else of the convex one (which is mirrored)."""
+        target, low, touch, line, start = (np.where(up, one, other) for one, other in zip(*self._sides, strict=True))
+        at = np.where(up, s, -s)
+        slope = self.loss.upper_slope(target, low, touch, at, line)
+        value = np.where(at <= touch, start + slope * (at - low), self.loss.psi(target, at))
+        return np.where(up, value, -value), slope
+
+    @cached_property
+    def _sides(self) -> list[tuple[Array, ...]]:
+        """For the concave envelope, and for the mirrored one: target, lower end, where the line touches, its slope, `ψ(low)`."""
         loss, y = self.loss, self.rows.y
-        sides = []
-        for sign, target, low, touch in (
-            (1.0, y, self.low, self.touch[0]),
-            (-1.0, loss.mirrored(y), -self.high, self.touch[1]),
-        ):
-            at = sign * s
-            slope = loss.upper_slope(target, low, touch, at)
-            value = np.where(at <= touch, loss.psi(target, low) + slope * (at - low), loss.psi(target, at))
-            sides.append((sign * value, slope))
-        return np.where(up, sides[0][0], sides[1][0]), np.where(up, sides[0][1], sides[1][1])
+        found = []
+        for target, low, touch in ((y, self.low, self.touch[0]), (loss.mirrored(y), -self.high, self.touch[1])):
+            start = loss.psi(target, low)
+            line = (loss.psi(target, touch) - start) / np.maximum(touch - low, 1e-12)
+            found.append((target, low, touch, line, start))
+        return found
 
     def _moved(self, u: Array, lam: Array, out: Array | None = None) -> tuple[Array, Array]:
-        """Middle and radius of `t_ij = ψu_j + λ_iθ_j`."""
-        shape, u, lam = (*lam.shape, u.shape[1]), u[:, None, :], lam[..., None]
-        middle = np.multiply(self.psi_middle[:, None], u, out=self._space("middle", shape) if out is None else out)
-        radius = np.multiply(self.psi_radius[:, None], np.abs(u), out=self._space("radius", shape))
-        more = np.multiply(lam, self.ranges.middle, out=self._space("more", shape))
+        """Middle and radius of `t_ij = ψu_j + λ_iθ_j` (queries × P × rows: rows come last, since there are more of them)."""
+        shape, u, lam = (*u.shape, lam.shape[1]), u[:, :, None], lam[:, None, :]
+        middle = np.multiply(self.psi_middle, u, out=self._space("middle", shape) if out is None else out)
+        radius = np.multiply(self.psi_radius, np.abs(u), out=self._space("radius", shape))
+        more = np.multiply(lam, self.ranges.middle[:, None], out=self._space("more", shape))
         np.add(middle, more, out=middle)
-        np.add(radius, np.multiply(np.abs(lam), self.ranges.radius, out=more), out=radius)
+        np.add(radius, np.multiply(np.abs(lam), self.ranges.radius[:, None], out=more), out=radius)
         return middle, radius
 
     def _space(self, name: str, shape: tuple[int, ...]) -> Array:
@@ -318,7 +325,7 @@ class Known:
     def slopes(self, u: Array, lam: Array, before: tuple[Array, ...] | None = None) -> tuple[Array, ...]:
         """`ρ`: the sign where it is known, the chord's slope where it is not; of cells, then of shared directions. Those of
         `before` are overwritten."""
-        out = np.empty((*lam.shape, u.shape[1])) if before is None else before[0]
+        out = np.empty((*u.shape, lam.shape[1])) if before is None else before[0]
         found = [self._moved(u, lam, out)] + ([] if self.rows.j is None else [self._directed(u, lam)])
         for middle, radius in found:
             np.maximum(radius, 1e-300, out=radius)
@@ -326,15 +333,21 @@ class Known:
         return tuple(middle for middle, _ in found)
 
     def worst(self, rho: tuple[Array, ...]) -> Array:
-        """`x̂ = x + r∘ρ`."""
-        hat = np.multiply(self.rows.r, rho[0], out=self._space("hat", rho[0].shape))
-        np.add(hat, self.rows.x, out=hat)
-        return hat if self.rows.j is None else hat + np.einsum("qnd,ndp->qnp", rho[1], self.rows.j)
+        """`x̂ = x + r∘ρ` (queries × P × rows)."""
+        x, r = self._across
+        hat = np.multiply(r, rho[0], out=self._space("hat", rho[0].shape))
+        np.add(hat, x, out=hat)
+        return hat if self.rows.j is None else hat + np.einsum("qnd,ndp->qpn", rho[1], self.rows.j)
+
+    @cached_property
+    def _across(self) -> tuple[Array, Array]:
+        """`x` and `r`, rows last."""
+        return np.ascontiguousarray(self.rows.x.T), np.ascontiguousarray(self.rows.r.T)
 
     def bent(self, hat: Array, slope: Array) -> Array:
         """`Σ_i w_i slope_i x̂_i x̂_iᵀ`, for every query."""
-        half = np.multiply(hat, (self.rows.w * slope)[..., None], out=self._space("more", hat.shape))
-        return np.asarray(np.matmul(half.transpose(0, 2, 1), hat))
+        half = np.multiply(hat, (self.rows.w * slope)[:, None, :], out=self._space("more", hat.shape))
+        return np.asarray(np.matmul(half, hat.transpose(0, 2, 1)))
 
     def replaced(self, main: Known, of: Index, omega: Array, kappa: Array) -> tuple[Array, Array]:
         """`V − U` for rows that differ from the rows `of` in their targets and ranges only, with the same slopes; and sizes."""
@@ -366,15 +379,14 @@ class Known:
         middle, radius = self._moved(u, both)
         noise, spread = np.zeros(omega.shape), np.zeros(len(u))
         for block in () if table is None else table.blocks:
-            weight = rows.w[:, None]
-            g, more = _through(block.linear, weight * middle, weight * radius)
+            g, more = _through(block.linear, rows.w * middle, rows.w * radius)
             spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
         for piece in rows.pieces:
             g, more = _through(piece.linear, middle, radius)
             top = piece.segments.ends(g)[1]
             rest = np.add.reduceat(more * piece.segments.magnitude(), piece.segments.starts, axis=1)
             np.add.at(noise.T, piece.segments.rows, (top + rest).T)
-        noise += np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0]))
+        noise += np.einsum("pn,qpn->qn", self._across[1], _gap(middle, radius, rho[0]))
         if rows.j is not None:
             noise += _gap(*self._directed(u, both), rho[1]).sum(axis=-1)
         up = omega >= 0
@@ -382,7 +394,7 @@ class Known:
         low, high = np.where(up, self.low, -self.high), np.where(up, self.high, -self.low)
         const = rows.w * (noise + np.abs(omega) * loss.highest(y, low, high, kappa))
         lam = rows.w * both
-        coef = lam[..., None] * hat if whole else np.zeros((0,))
+        coef = (lam[:, None, :] * hat).transpose(0, 2, 1) if whole else np.zeros((0,))
         steep = np.abs(lam) @ self.largest
         size_u = np.abs(u) @ np.abs(rows.x).T + rows.reach_of(np.abs(u))
         width = rows.reach_of(z.reach[None, :])
@@ -398,12 +410,12 @@ class Known:
 
 def _dot(hat: Array, v: Array) -> Array:
     """`x̂_i·v`, for every query and row."""
-    return np.asarray(np.matmul(hat, v[:, :, None])[..., 0])
+    return np.asarray(np.matmul(v[:, None, :], hat)[:, 0, :])
 
 
 def _sum(weight: Array, hat: Array) -> Array:
     """`Σ_i weight_i x̂_i`, for every query."""
-    return np.asarray(np.matmul(weight[:, None, :], hat)[:, 0, :])
+    return np.asarray(np.matmul(hat, weight[:, :, None])[..., 0])
 
 
 def solve(m: Array, b: Array) -> Array:
@@ -427,5 +439,5 @@ def _gap(middle: Array, radius: Array, rho: Array) -> Array:
 
 def _through(linear: Any, middle: Array, radius: Array) -> tuple[Array, Array]:
     """Coefficients of symbols, from those of the cells that they move: middle, and radius."""
-    flat = (len(middle), -1)
-    return (linear.T @ middle.reshape(flat).T).T, (abs(linear).T @ radius.reshape(flat).T).T
+    first, second = (part.transpose(0, 2, 1).reshape(len(part), -1) for part in (middle, radius))
+    return (linear.T @ first.T).T, (abs(linear).T @ second.T).T
