@@ -87,9 +87,23 @@ class Lines:
     coef: Array
     """Left empty where only its sum over rows is asked for."""
     size: Array
-    slope: Array
-    """The sum of `coef` over rows, and that of its absolute values."""
-    steep: Array
+    slope: Array | None = None
+    """The sum of `coef` over rows, and that of its absolute values (at least)."""
+    steep: Array | None = None
+
+
+class Rooms:
+    """Rooms for large arrays, used again and again: asking the system for new ones costs more than filling them. An array in
+    a room lasts until the next one of its name."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, Array] = {}
+
+    def __call__(self, name: str, shape: tuple[int, ...]) -> Array:
+        size, flat = math.prod(shape), self._rooms.get(name, np.zeros(0))
+        if len(flat) < size:
+            flat = self._rooms[name] = np.empty(size)
+        return flat[:size].reshape(shape)
 
 
 class Dual:
@@ -103,6 +117,7 @@ class Dual:
         step = n if alone else max(1, CELLS // table.rows.x.shape[1])
         self.parts = [slice(i, min(i + step, n)) for i in range(0, n, step)]
         self.known = [self.main] if len(self.parts) == 1 else [self.main.part(part) for part in self.parts]
+        self.rooms = Rooms()
         self.by = [
             Known(loss, budget.by, low, high, ranges)
             for budget, (low, high) in zip(table.budgets, ranges.by, strict=True)
@@ -128,8 +143,11 @@ class Dual:
         given = np.where((own >= 0)[:, None], 0.0, a)
         g, parts = given + alpha * u, np.abs(given) + np.abs(alpha * u)
         for part, known, slopes in zip(self.parts, self.known, rho, strict=True):
-            lines, more = known.lines(u, kappa[:, part], slopes, plus[:, part], table, whole=bool(table.budgets))
+            some = u, kappa[:, part], slopes, plus[:, part], table
+            lines, more = known.lines(*some, whole=bool(table.budgets), rooms=self.rooms)
             found.append(lines)
+            assert lines.slope is not None
+            assert lines.steep is not None
             g, parts, spread = g + lines.slope, parts + lines.steep, spread + more
         tilt = np.abs(u) @ self.tau
         const, sizes = (sum(getattr(lines, name).sum(axis=1) for lines in found) for name in ("const", "size"))
@@ -150,27 +168,27 @@ class Dual:
         theta = np.array(np.broadcast_to(z.middle, a.shape))
         u = a @ self.first
         rho = [
-            known.slopes(u, kappa[:, part] * (u @ known.rows.x.T) + plus[:, part])
+            known.slopes(u, kappa[:, part] * (u @ known.rows.x.T) + plus[:, part], self.rooms)
             for part, known in zip(self.parts, self.known, strict=True)
         ]
         for _ in range(self.rounds):
             m, gradient, query = np.diag(alpha) + np.zeros((len(a), 1, 1)), alpha * theta, np.array(a)
             for part, known, slopes in zip(self.parts, self.known, rho, strict=True):
-                hat = known.worst(slopes)
+                hat = known.worst(slopes, self.rooms)
                 mine = np.flatnonzero((own >= part.start) & (own < part.stop))
-                query[mine] = sign * hat[mine, :, own[mine] - part.start]
+                query[mine] = sign * hat[mine, own[mine] - part.start]
                 s = np.clip(_dot(hat, theta), known.low, known.high)
                 psi, bend = known.envelope(_dot(hat, u) >= 0, s)
-                m = m + known.bent(hat, bend)
+                m = m + known.bent(hat, bend, self.rooms)
                 gradient = gradient + _sum(known.rows.w * psi, hat)
             both = solve(m, np.stack([query, gradient], axis=-1))
             u, theta = -both[..., 0], np.clip(theta - both[..., 1], z.low, z.high)
             for k, (part, known) in enumerate(zip(self.parts, self.known, strict=True)):
-                hat = known.worst(rho[k])
+                hat = known.worst(rho[k], self.rooms)
                 omega = _dot(hat, u)
                 s = np.clip(_dot(hat, theta), known.low, known.high)
                 kappa[:, part] = known.envelope(omega >= 0, s)[1]
-                rho[k] = known.slopes(u, kappa[:, part] * omega + plus[:, part], rho[k])
+                rho[k] = known.slopes(u, kappa[:, part] * omega + plus[:, part], self.rooms, rho[k])
         return u, kappa, theta, rho
 
     @cached_property
@@ -233,7 +251,6 @@ class Known:
 
     def __init__(self, loss: ScoreLoss, rows: Rows, low: Array, high: Array, ranges: Ranges) -> None:
         self.loss, self.rows, self.low, self.high, self.ranges = loss, rows, low, high, ranges
-        self._rooms: dict[str, Array] = {}
         self.ends = (rows.y - rows.q, rows.y + rows.q)
         """Targets: `ψ` falls with `y`."""
         first, last = loss.psi(self.ends[1], low), loss.psi(self.ends[0], high)
@@ -251,7 +268,7 @@ class Known:
     def part(self, part: slice) -> Known:
         """Some of the rows, which have neither pieces nor blocks."""
         other = copy.copy(self)
-        for name in ("_sides", "_across", "largest"):
+        for name in ("_sides", "largest"):
             other.__dict__.pop(name, None)
         other.rows = replace(
             self.rows,
@@ -288,29 +305,23 @@ class Known:
     def _sides(self) -> list[tuple[Array, ...]]:
         """For the concave envelope, and for the mirrored one: target, lower end, where the line touches, its slope, `ψ(low)`."""
         loss, y = self.loss, self.rows.y
-        found = []
+        found: list[tuple[Array, ...]] = []
         for target, low, touch in ((y, self.low, self.touch[0]), (loss.mirrored(y), -self.high, self.touch[1])):
             start = loss.psi(target, low)
             line = (loss.psi(target, touch) - start) / np.maximum(touch - low, 1e-12)
             found.append((target, low, touch, line, start))
         return found
 
-    def _moved(self, u: Array, lam: Array, out: Array | None = None) -> tuple[Array, Array]:
-        """Middle and radius of `t_ij = ψu_j + λ_iθ_j` (queries × P × rows: rows come last, since there are more of them)."""
-        shape, u, lam = (*u.shape, lam.shape[1]), u[:, :, None], lam[:, None, :]
-        middle = np.multiply(self.psi_middle, u, out=self._space("middle", shape) if out is None else out)
-        radius = np.multiply(self.psi_radius, np.abs(u), out=self._space("radius", shape))
-        more = np.multiply(lam, self.ranges.middle[:, None], out=self._space("more", shape))
+    def _moved(self, u: Array, lam: Array, rooms: Rooms | None = None) -> tuple[Array, Array]:
+        """Middle and radius of `t_ij = ψu_j + λ_iθ_j`."""
+        shape, u, lam = (*lam.shape, u.shape[1]), u[:, None, :], lam[..., None]
+        room = Rooms() if rooms is None else rooms
+        middle = np.multiply(self.psi_middle[:, None], u, out=room("middle", shape))
+        radius = np.multiply(self.psi_radius[:, None], np.abs(u), out=room("radius", shape))
+        more = np.multiply(lam, self.ranges.middle, out=room("more", shape))
         np.add(middle, more, out=middle)
-        np.add(radius, np.multiply(np.abs(lam), self.ranges.radius[:, None], out=more), out=radius)
+        np.add(radius, np.multiply(np.abs(lam), self.ranges.radius, out=more), out=radius)
         return middle, radius
-
-    def _space(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Room for an array that is used at once: asking the system for it anew costs more than filling it."""
-        size, flat = math.prod(shape), self._rooms.get(name, np.zeros(0))
-        if len(flat) < size:
-            flat = self._rooms[name] = np.empty(size)
-        return flat[:size].reshape(shape)
 
     def _directed(self, u: Array, lam: Array) -> tuple[Array, Array]:
         """The same for shared directions: of `j·t`."""
@@ -322,32 +333,28 @@ class Known:
             self.psi_radius[:, None] * np.abs(across) + np.abs(lam) * radius,
         )
 
-    def slopes(self, u: Array, lam: Array, before: tuple[Array, ...] | None = None) -> tuple[Array, ...]:
+    def slopes(
+        self, u: Array, lam: Array, rooms: Rooms | None = None, before: tuple[Array, ...] = ()
+    ) -> tuple[Array, ...]:
         """`ρ`: the sign where it is known, the chord's slope where it is not; of cells, then of shared directions. Those of
         `before` are overwritten."""
-        out = np.empty((*u.shape, lam.shape[1])) if before is None else before[0]
-        found = [self._moved(u, lam, out)] + ([] if self.rows.j is None else [self._directed(u, lam)])
-        for middle, radius in found:
+        found = [self._moved(u, lam, rooms)] + ([] if self.rows.j is None else [self._directed(u, lam)])
+        into = before or (None,) * len(found)
+        for _, radius in found:
             np.maximum(radius, 1e-300, out=radius)
-            np.clip(np.divide(middle, radius, out=middle), -1.0, 1.0, out=middle)
-        return tuple(middle for middle, _ in found)
+        rho = [np.divide(*pair, out=out) for pair, out in zip(found, into, strict=True)]
+        return tuple(np.clip(part, -1.0, 1.0, out=part) for part in rho)
 
-    def worst(self, rho: tuple[Array, ...]) -> Array:
-        """`x̂ = x + r∘ρ` (queries × P × rows)."""
-        x, r = self._across
-        hat = np.multiply(r, rho[0], out=self._space("hat", rho[0].shape))
-        np.add(hat, x, out=hat)
-        return hat if self.rows.j is None else hat + np.einsum("qnd,ndp->qpn", rho[1], self.rows.j)
+    def worst(self, rho: tuple[Array, ...], rooms: Rooms | None = None) -> Array:
+        """`x̂ = x + r∘ρ`."""
+        hat = np.multiply(self.rows.r, rho[0], out=None if rooms is None else rooms("hat", rho[0].shape))
+        np.add(hat, self.rows.x, out=hat)
+        return hat if self.rows.j is None else hat + np.einsum("qnd,ndp->qnp", rho[1], self.rows.j)
 
-    @cached_property
-    def _across(self) -> tuple[Array, Array]:
-        """`x` and `r`, rows last."""
-        return np.ascontiguousarray(self.rows.x.T), np.ascontiguousarray(self.rows.r.T)
-
-    def bent(self, hat: Array, slope: Array) -> Array:
+    def bent(self, hat: Array, slope: Array, rooms: Rooms) -> Array:
         """`Σ_i w_i slope_i x̂_i x̂_iᵀ`, for every query."""
-        half = np.multiply(hat, (self.rows.w * slope)[:, None, :], out=self._space("more", hat.shape))
-        return np.asarray(np.matmul(half, hat.transpose(0, 2, 1)))
+        half = np.multiply(hat, (self.rows.w * slope)[..., None], out=rooms("more", hat.shape))
+        return np.asarray(np.matmul(half.transpose(0, 2, 1), hat))
 
     def replaced(self, main: Known, of: Index, omega: Array, kappa: Array) -> tuple[Array, Array]:
         """`V − U` for rows that differ from the rows `of` in their targets and ranges only, with the same slopes; and sizes."""
@@ -370,23 +377,25 @@ class Known:
         table: Table | None,
         *,
         whole: bool = True,
+        rooms: Rooms | None = None,
     ) -> tuple[Lines, Array]:
         """For every row an affine function of `θ` above its share of (1); and what the blocks of a table add to them."""
         rows, z, loss = self.rows, self.ranges, self.loss
-        hat = self.worst(rho)
+        hat = self.worst(rho, rooms)
         omega = _dot(hat, u)
         both = kappa * omega + plus
-        middle, radius = self._moved(u, both)
+        middle, radius = self._moved(u, both, rooms)
         noise, spread = np.zeros(omega.shape), np.zeros(len(u))
         for block in () if table is None else table.blocks:
-            g, more = _through(block.linear, rows.w * middle, rows.w * radius)
+            weight = rows.w[:, None]
+            g, more = _through(block.linear, weight * middle, weight * radius)
             spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
         for piece in rows.pieces:
             g, more = _through(piece.linear, middle, radius)
             top = piece.segments.ends(g)[1]
             rest = np.add.reduceat(more * piece.segments.magnitude(), piece.segments.starts, axis=1)
             np.add.at(noise.T, piece.segments.rows, (top + rest).T)
-        noise += np.einsum("pn,qpn->qn", self._across[1], _gap(middle, radius, rho[0]))
+        noise += np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0], rooms))
         if rows.j is not None:
             noise += _gap(*self._directed(u, both), rho[1]).sum(axis=-1)
         up = omega >= 0
@@ -394,7 +403,7 @@ class Known:
         low, high = np.where(up, self.low, -self.high), np.where(up, self.high, -self.low)
         const = rows.w * (noise + np.abs(omega) * loss.highest(y, low, high, kappa))
         lam = rows.w * both
-        coef = (lam[:, None, :] * hat).transpose(0, 2, 1) if whole else np.zeros((0,))
+        coef = lam[..., None] * hat if whole else np.zeros((0,))
         steep = np.abs(lam) @ self.largest
         size_u = np.abs(u) @ np.abs(rows.x).T + rows.reach_of(np.abs(u))
         width = rows.reach_of(z.reach[None, :])
@@ -410,12 +419,12 @@ class Known:
 
 def _dot(hat: Array, v: Array) -> Array:
     """`x̂_i·v`, for every query and row."""
-    return np.asarray(np.matmul(v[:, None, :], hat)[:, 0, :])
+    return np.asarray(np.matmul(hat, v[:, :, None])[..., 0])
 
 
 def _sum(weight: Array, hat: Array) -> Array:
     """`Σ_i weight_i x̂_i`, for every query."""
-    return np.asarray(np.matmul(hat, weight[:, :, None])[..., 0])
+    return np.asarray(np.matmul(weight[:, None, :], hat)[:, 0, :])
 
 
 def solve(m: Array, b: Array) -> Array:
@@ -428,16 +437,18 @@ def solve(m: Array, b: Array) -> Array:
         return np.asarray(np.linalg.solve(m + least[..., None, None] * np.eye(m.shape[-1]), b))
 
 
-def _gap(middle: Array, radius: Array, rho: Array) -> Array:
-    """`γ`: the largest `|t| − ρt` over `middle ± radius`, `|ρ| ≤ 1`; both are overwritten."""
-    low, high = middle - radius, np.add(middle, radius, out=middle)
+def _gap(middle: Array, radius: Array, rho: Array, rooms: Rooms | None = None) -> Array:
+    """`γ`: the largest `|t| − ρt` over `middle ± radius`, `|ρ| ≤ 1`."""
+    room, shape = Rooms() if rooms is None else rooms, middle.shape
+    low, high = np.subtract(middle, radius, out=room("low", shape)), np.add(middle, radius, out=room("high", shape))
+    slope = room("more", shape)
     for end in (low, high):
-        slope = np.multiply(rho, end, out=radius)
+        np.multiply(rho, end, out=slope)
         np.subtract(np.abs(end, out=end), slope, out=end)
     return np.maximum(low, high, out=high)
 
 
 def _through(linear: Any, middle: Array, radius: Array) -> tuple[Array, Array]:
     """Coefficients of symbols, from those of the cells that they move: middle, and radius."""
-    first, second = (part.transpose(0, 2, 1).reshape(len(part), -1) for part in (middle, radius))
-    return (linear.T @ first.T).T, (abs(linear).T @ second.T).T
+    flat = (len(middle), -1)
+    return (linear.T @ middle.reshape(flat).T).T, (abs(linear).T @ radius.reshape(flat).T).T
