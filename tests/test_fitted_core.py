@@ -295,11 +295,11 @@ def _escapes(loss: str, name: str, seeds: int = 3) -> bool:
 
 def _wrong_sign(patch: pytest.MonkeyPatch) -> None:
     original = Known.worst
-    patch.setattr(Known, "worst", lambda self, rho: original(self, tuple(-part for part in rho)))
+    patch.setattr(Known, "worst", lambda self, rho, *rooms: original(self, tuple(-part for part in rho), *rooms))
 
 
 def _no_gap(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dual, "_gap", lambda middle, radius, rho: 0.0 * middle)
+    patch.setattr(dual, "_gap", lambda middle, radius, rho, rooms=None: 0.0 * middle)
 
 
 def _no_kink(patch: pytest.MonkeyPatch) -> None:

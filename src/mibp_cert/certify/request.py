@@ -341,8 +341,14 @@ def check_memory(
     if len(train) * train.features < LARGE:
         return
     free = free_memory()
-    symbols = count_symbols(train, threat) if engine.keeps_symbols else 0
-    need = estimate_memory(network, effective_batch_size(len(train), batch_size), symbols, len(train), engine)
+    symbols, fit = count_symbols(train, threat) if engine.keeps_symbols else 0, engine in FITTED.values()
+    batch = len(train) if fit else effective_batch_size(len(train), batch_size)
+    need = estimate_memory(network, batch, symbols, len(train), engine)
+    if fit and need > SHARE * free:
+        raise UserError(
+            f"{len(train)} rows need about {need / 2**30:.2g} GiB ({free / 2**30:.2g} are free): use fewer rows (such as "
+            f"--sample {max(1, int(0.9 * SHARE * free / need * len(train)))}), fewer columns, or fewer features."
+        )
     if need > SHARE * free or symbols > MOST_SYMBOLS:
         raise UserError(
             f"{len(train)} rows with {symbols} doubtful entries need about {need / 2**30:.0f} GiB ({free / 2**30:.0f} "

@@ -8,8 +8,9 @@ vectors. Where inputs are in doubt as well and the features are the inputs thems
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self, final
 
@@ -24,10 +25,10 @@ from mibp_cert.fitted.finite import FiniteProblem, finite_problem
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
-from mibp_cert.fitted.ranges import Problem, prove
+from mibp_cert.fitted.ranges import OWN_CELLS, Problem, prove
 from mibp_cert.fitted.table import table_of
 from mibp_cert.graph import Graph, evaluate
-from mibp_cert.nets import Layout, Step
+from mibp_cert.nets import Layout, Linear, Network, Step
 from mibp_cert.sets import ThreatSet
 
 LINEAR = frozenset({"add", "scale", "contract", "sum", "gather", "reshape"})
@@ -36,6 +37,8 @@ LEAST = float(np.nextafter(0.0, 1.0))
 """What is proven to be positive is at least this."""
 WIDEST = 1e6
 """Ranges wider than this multiple of the largest parameter (at least 1) say nothing."""
+ROUNDS = 8
+"""Rounds of bounds that are counted on."""
 CLOSE = 0.25
 """Outputs whose lower end is further below 0, relative to their range, are left open."""
 
@@ -79,7 +82,19 @@ class DualEngine(Engine):
 
     @classmethod
     def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
-        return cls()
+        return cls(progress)
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress or (lambda done, total: None)
+
+    @classmethod
+    def memory(cls, network: Network, batch: int, symbols: int) -> int:
+        """The set of datasets with its noise, the table, and one dataset that is fitted; features have directions."""
+        last = network.layers[-1]
+        assert isinstance(last, Linear)
+        inputs, width = network.features, last.inputs
+        directions = 4 * inputs * width if len(network.layers) > 1 else 0
+        return 8 * batch * (16 * inputs + 8 * width + directions)
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
         if not isinstance(step, FitStep):
@@ -88,7 +103,11 @@ class DualEngine(Engine):
         frozen = state.lower[: step.layout.size - step.fitted]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
             problem = problem_of(step, threat, frozen)
-            ranges = problem.ranges() if isinstance(problem, FiniteProblem) else prove(problem)
+            ranges = (
+                problem.ranges()
+                if isinstance(problem, FiniteProblem)
+                else prove(replace(problem, told=_rounds(self.progress)))
+            )
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_UNPROVEN)
         return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
@@ -114,8 +133,12 @@ class DualEngine(Engine):
         if inputs.members is not None:
             extra = extra + moved_by_inputs(make, layout, inputs, state).ravel()
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
-        low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
-        high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
+        enough = None if wanted is None else wanted.enough
+        if isinstance(problem, Problem) and problem.shared:
+            low[asked], high[asked] = problem.outputs(z, flat[asked], base[asked], extra[asked], enough, self.progress)
+        else:
+            low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
+            high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
         if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
@@ -126,6 +149,17 @@ class DualEngine(Engine):
                         low[i] = LEAST
         ends = Interval(low.reshape(offset.shape), high.reshape(offset.shape))
         return ends, StepReport(seconds=time.perf_counter() - start)
+
+
+def _rounds(progress: Progress) -> Callable[[], None]:
+    """Tells of every round of bounds: mostly there are about eight."""
+    numbers = itertools.count(1)
+
+    def told() -> None:
+        number = next(numbers)
+        progress(number, max(ROUNDS, number + 3))
+
+    return told
 
 
 def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem | FiniteProblem:
@@ -144,7 +178,9 @@ def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
         table = features.through(raw).with_penalties(alpha)
     design = step.design(np.append(frozen, np.zeros(step.fitted)), x)
     c = minimise(design, y[:, step.column], weights, alpha, step.loss)
-    return Problem(table, step.loss, c, tilt(design, y[:, step.column], weights, alpha, step.loss, c), design @ c)
+    tau = tilt(design, y[:, step.column], weights, alpha, step.loss, c)
+    problem = Problem(table, step.loss, c, tau, design @ c)
+    return replace(problem, shared=problem.cells > OWN_CELLS)
 
 
 def linear_in_parameters(graph: Graph, layout: Layout, x: Array, frozen: Array) -> tuple[Array, Array]:

@@ -84,9 +84,9 @@ class ScoreLoss(ABC):
         """Lower bound of `ψ(y, s) − κs` over `low ≤ s ≤ high`, outward."""
         return -self.highest(self.mirrored(y), -high, -low, kappa)
 
-    def upper_slope(self, y: Array, low: Array, touch: Array, s: Array) -> Array:
-        """Slope at `s` of the smallest concave function above `ψ` from `low` on; `touch` from `touching`."""
-        line = (self.psi(y, touch) - self.psi(y, low)) / np.maximum(touch - low, 1e-12)
+    def upper_slope(self, y: Array, low: Array, touch: Array, s: Array, line: Array) -> Array:
+        """Slope at `s` of the smallest concave function above `ψ` from `low` on; `touch` from `touching`, `line` the slope up to
+        there."""
         curve = self.slope(y, np.maximum(s, touch))
         return np.where((s <= touch) & (touch > low), line, curve)
 

@@ -26,8 +26,6 @@ from mibp_cert.fitted.table import Array
 from mibp_cert.graph import evaluate
 from mibp_cert.nets import Linear, Network, Plan, Step
 
-MOST_CELLS = 1_000_000_000
-"""Rows × rows × parameters that a fit may have: every row's score is a query over all rows."""
 MODELS = {
     "logistic": "cross-entropy",
     "ridge": "squared-error",
@@ -116,13 +114,6 @@ class Fitted:
         if regression != (train.task is Task.NUMBERS):
             wanted = "numbers to predict" if regression else "classes"
             raise UserError(f"A fitted model with the loss {self.loss!r} needs {wanted}; choose another loss.")
-        cells = len(train) ** 2 * (last.inputs + 1)
-        if cells > MOST_CELLS:
-            most = int((MOST_CELLS / (last.inputs + 1)) ** 0.5) // 100 * 100
-            raise UserError(
-                f"Bounding the scores of {len(train)} rows among each other would take hours: use at most about {most} rows "
-                f"(such as --sample {most})."
-            )
         if train.task is Task.CLASSES and len(train.classes) != 2:
             raise UserError(f"Fitted models know two classes so far; these data have {len(train.classes)}.")
         if train.task is Task.CLASSES and len(np.unique(train.y)) < 2:
@@ -175,7 +166,8 @@ class FitStep(Step):
     def train(self, theta: Array, x: Array, y: Array) -> Array:
         design = self.design(theta, x)
         frozen = theta[..., : theta.shape[-1] - self.fitted]
+        start = np.broadcast_to(theta[..., -self.fitted :], (*x.shape[:-2], self.fitted))
         found = minimise(
-            design, y[..., self.column], np.ones(x.shape[-2]), self.model.alpha(self.head.inputs), self.loss
+            design, y[..., self.column], np.ones(x.shape[-2]), self.model.alpha(self.head.inputs), self.loss, start
         )
         return np.concatenate([np.broadcast_to(frozen, (*found.shape[:-1], frozen.shape[-1])), found], axis=-1)

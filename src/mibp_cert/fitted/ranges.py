@@ -24,13 +24,16 @@ computed under proven ranges need no strictness.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.fitted.dual import Dual, Ranges
+from mibp_cert.fitted.ellipsoid import Ellipsoids
 from mibp_cert.fitted.losses import EPS, ScoreLoss
+from mibp_cert.fitted.shared import Shared
 from mibp_cert.fitted.table import Array, Table
 from mibp_cert.fitted.zonotope import Zonotope
 
@@ -48,6 +51,18 @@ CUT_CELLS = 4_000_000
 """Queries times generators, above which no exit is cut."""
 HOPE = 1.6
 """Bounds wider than this multiple of the hypothesis (the median one) are beyond what cuts mend."""
+OWN_CELLS = 20_000_000
+"""Rows × rows × parameters up to which every row's score has multipliers of its own."""
+MOST_CELLS = 400_000_000
+"""The same, where shared multipliers prove nothing: some minutes."""
+OWN_TESTS = 200_000_000
+"""Queries × rows × parameters that get multipliers of their own beside many rows."""
+NEAR = 0.25
+"""Lower ends further below 0, relative to the range, are left as they are."""
+AT_ONCE = 100
+"""Queries between two words of how far it is."""
+EXACT_CELLS = 2_000_000_000_000
+"""Queries × rows × columns × parameters whose sums over rows are taken exactly: some minutes."""
 CUTS = 2
 """How often the ranges are shrunk under the assumption of an exit."""
 
@@ -62,6 +77,16 @@ class Problem:
     c: Array
     tau: Array
     s: Array
+    shared: bool = False
+    """Many rows: scores are bounded by ellipsoids with multipliers that all queries share (`fitted.ellipsoid`)."""
+    told: Callable[[], None] | None = None
+    """Called for every round of bounds."""
+
+    @property
+    def cells(self) -> int:
+        """Rows × rows × parameters: what multipliers of every row's own cost."""
+        rows = len(self.table.rows) + sum(len(budget.by) for budget in self.table.budgets)
+        return rows * rows * len(self.c)
 
     @property
     def small(self) -> bool:
@@ -87,6 +112,10 @@ class Problem:
 
     def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
         """Bounds of all that `ranges` holds, under the hypothesis that it holds."""
+        if self.told is not None:
+            self.told()
+        if self.shared:
+            return Ellipsoids(Shared(self.table, self.loss, ranges, self.tau)).bounds()
         dual, rows = Dual(self.table, self.loss, ranges, self.tau, rounds), self.table.rows
         eye, own = np.eye(len(self.c)), np.arange(len(rows), dtype=np.intp)
         ends = [(-dual.upper(-eye), dual.upper(eye))]
@@ -103,6 +132,40 @@ class Problem:
     def around(self, ranges: Ranges) -> Zonotope:
         """The zonotope around all minimisers in the ranges."""
         return Zonotope(self.table, self.loss, ranges, self.tau)
+
+    def outputs(
+        self,
+        ranges: Ranges,
+        a: Array,
+        base: Array,
+        extra: Array,
+        enough: Callable[[Array], NDArray[np.bool_]] | None,
+        hear: Callable[[int, int], None],
+    ) -> tuple[Array, Array]:
+        """Many rows: ends of `base + a·θ ± extra`. First come ellipsoids, then sums over rows, at last multipliers of the query's
+        own: what is `enough` of the lower end is looked at no longer. `hear(done, total)` counts queries."""
+        shared, n = Shared(self.table, self.loss, ranges, self.tau), len(self.table.rows)
+        low, high = Ellipsoids(shared).ends(a)
+        low, high = base + low - extra, base + high + extra
+        left = np.arange(len(a)) if enough is None else np.flatnonzero(~enough(low))
+        if len(left) * n * shared.kinds * len(self.c) > EXACT_CELLS:
+            left = left[:0]
+        for k in range(0, len(left), AT_ONCE):
+            some = left[k : k + AT_ONCE]
+            below, above = shared.ends(a[some])
+            low[some] = np.maximum(low[some], base[some] + below - extra[some])
+            high[some] = np.minimum(high[some], base[some] + above + extra[some])
+            hear(k + len(some), len(left))
+        if enough is None:
+            return low, high
+        left = np.flatnonzero(~enough(low) & (base + a @ self.c > 0) & (low > -NEAR * (high - low)))
+        left = left[np.argsort(-low[left], kind="stable")][: max(1, OWN_TESTS // (n * len(self.c)))]
+        dual = Dual(self.table, self.loss, ranges, self.tau, 3)
+        for k, i in enumerate(left):
+            own = base[i] - dual.upper(-a[i : i + 1]) - extra[i]
+            low[i] = np.maximum(low[i], own[0])
+            hear(k + 1, len(left))
+        return low, high
 
     def reaches(self, around: Zonotope, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
         """May `a·θ` (or the score of row `own`, times `sign`) be `v` or more, for minimisers in the ranges? False is proven."""
@@ -128,13 +191,16 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
 
 
 def prove(problem: Problem) -> Ranges | None:
-    """Ranges that no minimiser of the family leaves, as small as may be; None if none could be proven. Exits are cut where plain
-    bounds fail; what is left are wide ranges, which bounded slopes may still prove."""
+    """Ranges that no minimiser of the family leaves, as small as may be; None if none could be proven. Where shared multipliers
+    prove nothing, every row gets its own; exits are cut where plain bounds fail; what is left are wide ranges, which bounded
+    slopes may still prove."""
     search = _Search(problem)
     found, hope = search.repeated()
-    if found is None and problem.small and hope:
+    if found is None and problem.shared and problem.cells <= MOST_CELLS:
+        found, _ = _Search(replace(problem, shared=False)).repeated()
+    if found is None and hope and problem.small:
         found = search.cut()
-    if found is None:
+    if found is None and not problem.shared:
         found = search.inflated()
     return None if found is None else tighten(problem, found)
 
