@@ -1,0 +1,368 @@
+"""Hunts for a fitted model outside its bounds: random tables, models and threats; `make soundness` fits 10⁵ of them.
+
+Tables are small and unfriendly: columns of different sizes, constant, collinear or repeated, rows repeated or far out, classes
+that a line separates, few rows for many columns. Threats are drawn from the catalogue and combined. Datasets are sampled,
+enumerated where they are few, and pushed along adjoints of parameters, scores and margins, again from where they led. Their
+minimisers must lie in the ranges of parameters and scores, margins in theirs, and certified classes must not change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.svm import LinearSVC
+
+from cases import survey
+from fits import REGRESSIONS, step_of
+from mibp_cert.certify.predict import margin_pairs
+from mibp_cert.data import Dataset
+from mibp_cert.engines import Inputs
+from mibp_cert.engines.base import Wanted
+from mibp_cert.errors import UserError
+from mibp_cert.fitted import SCORE_LOSSES, Fitted, RandomFeatures, adjoint, ranges
+from mibp_cert.fitted.engine import DualEngine, FittedSet, problem_of
+from mibp_cert.threats import (
+    L1,
+    L2,
+    AnyCategory,
+    Budget,
+    Confusable,
+    Exchanged,
+    LabelFlips,
+    LInf,
+    Missing,
+    Monotone,
+    Rounded,
+    Shift,
+    TargetNoise,
+    label_is,
+)
+
+LOSSES = list(SCORE_LOSSES)
+
+
+@pytest.fixture(autouse=True)
+def _soon_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of the time would go into ranges that prove themselves late or never."""
+    monkeypatch.setattr(ranges, "ATTEMPTS", 6)
+    monkeypatch.setattr(ranges, "CUT_CELLS", 200_000)
+
+
+# What is drawn --------------------------------------------------------------------------------------------------------
+
+
+def numbers(rng: np.random.Generator) -> Any:
+    """Rows of numbers, unfriendly ones among them."""
+    n = int(rng.integers(3, 13)) if rng.random() < 0.85 else int(rng.integers(13, 50))
+    d = int(rng.integers(1, 6)) if rng.random() < 0.5 else int(rng.integers(1, 3))
+    x = rng.normal(size=(n, d)) * 10.0 ** rng.uniform(-1.5, 1.5, size=d if rng.random() < 0.3 else 1)
+    if d > 1 and rng.random() < 0.15:
+        x[:, 1] = x[:, 0] * rng.normal()
+    if rng.random() < 0.1:
+        x[:, 0] = rng.choice([0.0, 1.0, -2.5])
+    if rng.random() < 0.2:
+        x[n // 2 : n // 2 * 2] = x[: n // 2]
+    if rng.random() < 0.15:
+        x[0] *= 10.0 ** rng.uniform(0, 2)
+    return x + (rng.normal(size=d) * np.abs(x).mean() if rng.random() < 0.2 else 0.0)
+
+
+def table(rng: np.random.Generator, loss: str, x: Any, columns: Any = None, missing: Any = None) -> Dataset:
+    """The rows with numbers or classes that follow them as closely as chance has it."""
+    score = x @ (rng.normal(size=x.shape[1]) / (np.abs(x).mean(axis=0) + 1e-9))
+    score = score + rng.normal(size=len(x)) * rng.choice([0.0, 0.3, 1.0, 3.0])
+    given = {} if columns is None else {"columns": columns, "missing": missing}
+    if loss in REGRESSIONS:
+        return Dataset.regression(x, score * 10.0 ** rng.uniform(-1, 1), **given)
+    y = (score > np.quantile(score, rng.choice([0.2, 0.5, 0.5, 0.8]))).astype(int)
+    if y.min() == y.max():
+        y[0] = 1 - y[0]
+    return Dataset.of(x, y, (0, 1), **given)
+
+
+def some_rows(rng: np.random.Generator, n: int) -> list[int]:
+    return sorted(rng.choice(n, int(rng.integers(1, n + 1)), replace=False).tolist())
+
+
+def wrong_targets(rng: np.random.Generator, data: Dataset, size: float) -> Any:
+    if data.targets is None:
+        return LabelFlips(source=[int(rng.integers(2))] if rng.random() < 0.3 else None)
+    return TargetNoise(float(size * rng.uniform(0.2, 3.0) * (np.abs(data.targets).mean() + 1e-3)))
+
+
+def moves(rng: np.random.Generator, data: Dataset, size: float) -> Any:
+    """Noise of the numeric columns: of any kind, on some of them."""
+    spread = np.abs(data.x).mean(axis=0) + 1e-3
+    names = {c.name: spread[c.start] * c.scale for c in data.columns if c.categories is None}
+    picked = [name for name in names if rng.random() < 0.8] or list(names)[:1]
+    amounts = {name: float(size * names[name] * rng.uniform(0.3, 2.0)) for name in picked}
+    up = {name: amount * float(rng.choice([0.0, 1.0, 2.0])) for name, amount in amounts.items()}
+    kinds: list[Any] = [
+        LInf(amounts),
+        LInf(float(size), relative=True, columns=picked),
+        L1(amounts),
+        L2(amounts),
+        Monotone(picked, up=[up[name] for name in picked], down=[amounts[name] for name in picked]),
+        Monotone(picked, up=[amounts[name] for name in picked]),
+        Rounded(picked[0], to=2.0 * amounts[picked[0]]),
+        Budget(LInf(amounts), cells=1),
+    ]
+    if len(names) > 1 and size > 0.3:
+        kinds.append(Exchanged(*list(names)[:2]))
+    return kinds[int(rng.integers(len(kinds)))]
+
+
+def categories(rng: np.random.Generator) -> Any:
+    pairs = {"good": ["bad"], "fair": ["bad", "good"]}
+    kinds: list[Any] = [AnyCategory("mood"), Shift("mood", by=1), Shift("mood", by=-1), Confusable("mood", pairs)]
+    return kinds[int(rng.integers(len(kinds)))]
+
+
+def threat_on(rng: np.random.Generator, data: Dataset) -> Any:
+    """One to three parts, each on all rows, on some, or on few that nobody knows; two of them may share a budget."""
+    size, n = float(10.0 ** rng.uniform(-4, 0)), len(data)
+    pools = [lambda: moves(rng, data, size), lambda: wrong_targets(rng, data, size)]
+    if any(c.categories is not None for c in data.columns):
+        pools.append(lambda: categories(rng))
+    chosen = [pools[k]() for k in rng.permutation(len(pools))[: int(rng.choice([1, 1, 2, 3]))]]
+    if len(chosen) > 1 and rng.random() < 0.3:
+        chosen = [Budget(chosen[0] & chosen[1], rows=int(rng.integers(1, 3))), *chosen[2:]]
+    else:
+        chosen = [_limited(rng, part, n) for part in chosen]
+    if rng.random() < 0.25:
+        chosen.append(_limited(rng, LInf(0.3 * size, relative=True), n))
+    if data.missing is not None and data.missing.any():
+        chosen.append(Missing())
+    total = chosen[0]
+    for part in chosen[1:]:
+        total = total & part
+    return total
+
+
+def _limited(rng: np.random.Generator, part: Any, n: int) -> Any:
+    kind = rng.random()
+    finite = isinstance(part, LabelFlips | AnyCategory | Shift | Confusable | Exchanged)
+    if kind < (0.6 if finite else 0.35):
+        part = Budget(part, rows=int(rng.integers(1, 4)))
+    elif kind < 0.9 if finite else kind < 0.6:
+        part = part.where(some_rows(rng, n)[: 2 if finite else n])
+    return part.where(label_is(int(rng.integers(2)))) if rng.random() < 0.1 and finite else part
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """All that a hunt needs, drawn from one seed."""
+
+    data: Dataset
+    threat: Any
+    model: Fitted
+    test: Any
+    cut: bool
+    rng: np.random.Generator
+
+    @classmethod
+    def of(cls, seed: int) -> Case:
+        rng = np.random.default_rng([seed, 7])
+        loss = LOSSES[seed % len(LOSSES)]
+        if rng.random() < 0.6:
+            data = table(rng, loss, numbers(rng))
+        else:
+            like = survey(int(rng.integers(4, 14)), seed, missing=bool(rng.random() < 0.25))
+            data = table(rng, loss, like.x, like.columns, like.missing)
+        penalty = 10.0 ** rng.uniform(-3, 2.5) * (np.mean((data.x * data.x).sum(axis=1)) + 1e-6)
+        penalty = 10.0 ** rng.uniform(-4, 3) if rng.random() < 0.3 else penalty
+        features = None
+        if rng.random() < 0.15:
+            scale = float(10.0 ** rng.uniform(-1, 0.3) / (np.abs(data.x).mean() + 0.1))
+            features, penalty = RandomFeatures(int(rng.integers(1, 6)), scale, seed), 10.0 ** rng.uniform(-2, 2)
+        intercept, penalised = bool(rng.random() < 0.75), bool(rng.random() < 0.3)
+        model = Fitted(loss, 1.0 / penalty, intercept, features, penalised)
+        test = data.x[rng.integers(0, len(data), 6)] * (1.0 + rng.normal(size=(6, data.features)))
+        return cls(data, threat_on(rng, data), model, test, bool(rng.random() < 0.2 and len(data) < 12), rng)
+
+
+# What is fitted -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """What a hunt came to."""
+
+    cases: Counter[str] = field(default_factory=Counter)
+    fits: int = 0
+    rough: int = 0
+    """Fits that stopped early, and say nothing."""
+    other: int = 0
+    """Fits by scikit-learn."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fits:
+    """Datasets of a threat, their rows as the model sees them, and their minimisers."""
+
+    x: Any
+    y: Any
+    rows: Any
+    theta: Any
+    rough: Any
+    """Where a Newton step would still move more than rounding does."""
+
+    @classmethod
+    def of(cls, step: Any, start: Any, members: list[tuple[Any, Any]]) -> Fits:
+        x, y = (np.stack([m[i] for m in members]) for i in (0, 1))
+        theta = step.train(np.broadcast_to(start, (len(x), len(start))), x, y)
+        rows, own, alpha = step.design(theta, x), theta[:, len(start) - step.fitted :], step.model.alpha(step.head.inputs)
+        s, target = np.einsum("knp,kp->kn", rows, own), y[..., step.column]
+        slope = step.loss.slope(target, s)
+        gradient = np.einsum("knp,kn->kp", rows, step.loss.psi(target, s)) + alpha * own
+        curvature = np.swapaxes(rows * slope[..., None], 1, 2) @ rows + np.diag(alpha)
+        unit = np.sqrt(np.maximum(np.diagonal(curvature, axis1=1, axis2=2), 1e-30))
+        scaled = curvature / (unit[:, :, None] * unit[:, None, :]) + 1e-13 * np.eye(len(alpha))
+        newton = np.linalg.solve(scaled, (gradient / unit)[..., None])[..., 0] / unit
+        far = np.abs(newton).max(axis=1) > 1e-10 * (1e-3 + np.abs(own).max(axis=1))
+        return cls(x, y, rows, own, far | ~np.isfinite(own).all(axis=1))
+
+
+def hunted(case: Case, step: Any, start: Any, bound: Any, rounds: int = 3) -> Fits:
+    """Datasets as handed in, sampled, enumerated, and pushed along adjoints, which follow every query to where it leads."""
+    rng, fits = case.rng, Fits.of(step, start, [bound.reference])
+    found = [*bound.sample(rng, 40), *(bound.members(150) or [])]
+    picked = rng.permutation(len(case.data))[:6]
+    rows = np.concatenate([fits.rows[0, picked], step.design(start, case.test)])
+    eye = np.eye(step.fitted)
+    a = np.concatenate([eye, -eye, rows, -rows])
+    x, y, theta = (np.repeat(part, len(a), axis=0) for part in (fits.x, fits.y, fits.theta))
+    frozen = np.broadcast_to(start[: len(start) - step.fitted], (len(a), len(start) - step.fitted))
+    for _ in range(rounds if bound.noise().symbols else 0):
+        pushed = adjoint(step, bound.noise(), a, x, y, np.concatenate([frozen, theta], axis=1))
+        found += [bound.worst(g) for g in pushed]
+        last = Fits.of(step, start, found[-len(a) :])
+        x, y, theta = last.x, last.y, np.where(np.isfinite(last.theta), last.theta, theta)
+    found = [bound.reference, *found]
+    assert all(bound.contains(*found[k]) for k in rng.integers(0, len(found), 8))
+    return Fits.of(step, start, found)
+
+
+def outside(values: Any, low: Any, high: Any, rough: Any) -> float:
+    """By how much the worst value (fits × …) leaves its range, relative to its size; NaN is outside, rough fits are not."""
+    with np.errstate(invalid="ignore"):
+        by = np.maximum(low - values, values - high) / (1.0 + np.abs(values))
+    by = np.where(np.isnan(by), np.inf, by).reshape(len(values), -1).max(axis=1, initial=-np.inf)
+    return float(by[~rough].max(initial=-np.inf))
+
+
+def dirty_rows(bound: Any, fits: Fits) -> Any:
+    """Rows that a budget was spent on (fits × rows)."""
+    limited = bound.unbudgeted()
+    if limited is None:
+        return np.zeros(fits.x.shape[:2], dtype=bool)
+    h = limited.clean.hull()
+    x, y = (fits.x < h.x_low) | (fits.x > h.x_high), (fits.y < h.y_low) | (fits.y > h.y_high)
+    return x.any(axis=2) | y.any(axis=2)
+
+
+def answered(case: Case, state: FittedSet) -> Any:
+    """Margins (or outputs) of the test rows as the engine bounds them, with open ones refuted where that works."""
+    network, engine = case.model.network(case.data), DualEngine()
+    if case.data.targets is not None:
+        return engine.bound(network.forward_graph, network.layout, state, Inputs(case.test))[0]
+    pairs, wanted = margin_pairs(network)[0], Wanted(None, lambda least: least > 0)
+    return engine.bound(lambda n: network.margin_graph(n, pairs), network.layout, state, Inputs(case.test), wanted)[0]
+
+
+def by_scikit_learn(model: Fitted, rows: Any, y: Any) -> Any:
+    """The minimiser that scikit-learn finds, where it has this model; the rows without their 1."""
+    x = rows[:, :-1] if model.fit_intercept else rows
+    if model.loss == "squared-error":
+        found: Any = Ridge(alpha=1.0 / model.C, fit_intercept=model.fit_intercept, solver="svd").fit(x, y)
+    elif model.loss == "cross-entropy":
+        solver = "newton-cholesky"
+        found = LogisticRegression(C=model.C, tol=1e-12, fit_intercept=model.fit_intercept, solver=solver, max_iter=1000)
+        found.fit(x, y)
+    else:
+        found = LinearSVC(C=model.C, tol=1e-12, max_iter=200_000, dual=False, fit_intercept=model.fit_intercept)
+        found.fit(x, y)
+    theta = np.ravel(found.coef_)
+    return np.append(theta, found.intercept_) if model.fit_intercept else theta
+
+
+def comparable(model: Fitted) -> bool:
+    """Does scikit-learn have it?"""
+    penalised = model.penalise_intercept and model.fit_intercept
+    if model.loss == "squared-hinge":
+        return penalised or not model.fit_intercept
+    return model.loss != "huber" and not penalised
+
+
+def hunt(seed: int, tally: Tally, *, compare: int = 1) -> None:
+    """One case: the ranges proven, and every fit held against them."""
+    case = Case.of(seed)
+    try:
+        bound = case.threat.bind(case.data)
+    except UserError as refused:
+        tally.cases[f"refused: {refused}"[:60]] += 1
+        return
+    step, start = step_of(case.data, case.model), case.model.start(case.data)
+    frozen = start[: len(start) - step.fitted]
+    with np.errstate(over="ignore", invalid="ignore"):
+        problem = problem_of(step, bound, frozen)
+        proven = ranges._prove(problem, cut=True, most=np.inf) if case.cut else ranges.prove(problem)
+    if proven is None:
+        tally.cases["unproven"] += 1
+        return
+    z = ranges.tighten(problem, proven)
+    fits, state = hunted(case, step, start, bound), FittedSet.of(problem, z, frozen)
+    tally.cases["proven"] += 1
+    tally.fits += len(fits.theta)
+    tally.rough += int(fits.rough.sum())
+    said = f"seed {seed}: {case.threat.to_json()} {case.model}"
+    s, dirty = np.einsum("knp,kp->kn", fits.rows, fits.theta), dirty_rows(bound, fits)
+    found = {"parameters": outside(fits.theta, z.low, z.high, fits.rough)}
+    found["scores"] = outside(np.where(dirty, 0.5 * (z.s_low + z.s_high), s), z.s_low, z.s_high, fits.rough)
+    for budget, (low, high) in zip(problem.table.budgets, z.by, strict=True):
+        own = np.where(dirty[:, budget.rows], s[:, budget.rows], 0.5 * (low + high))
+        if len(problem.table.budgets) == 1:
+            found["replaced rows"] = outside(own, low, high, fits.rough)
+    ends = answered(case, state)
+    out = fits.theta @ step.design(start, case.test).T
+    signs = np.array([1.0]) if case.data.targets is not None else np.array([-1.0, 1.0])
+    values = out[..., None] * signs
+    found["outputs"] = outside(values, np.where(ends.low > 1e-200, ends.low, ends.low), ends.high, fits.rough)
+    wrong = {name: by for name, by in found.items() if not by <= 1e-9}
+    assert not wrong, f"{wrong} in {said}"
+    if case.data.targets is None:
+        sure = (ends.low > 0) & (np.abs(values[0]) > 1e-9)
+        assert (values[~fits.rough][:, sure] > 0).all(), f"a certified class changes in {said}"
+    if not comparable(case.model):
+        return
+    for k in case.rng.integers(0, len(fits.theta), compare):
+        target = fits.y[k, :, step.column]
+        if not fits.rough[k] and (case.data.targets is not None or target.min() < target.max()):
+            other = by_scikit_learn(case.model, fits.rows[k], target)
+            tally.other += 1
+            size = 1e-5 * (1e-2 + np.abs(other).max())
+            assert outside(other[None], z.low - size, z.high + size, np.zeros(1, dtype=bool)) <= 0.0, f"scikit-learn, {said}"
+
+
+def test_no_fitted_model_leaves_its_bounds() -> None:
+    tally = Tally()
+    for seed in range(12):
+        hunt(seed, tally)
+    assert tally.cases["proven"] >= 6
+    assert tally.rough < 0.05 * tally.fits
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("block", range(20))
+def test_no_fitted_model_leaves_its_bounds_however_long_one_looks(block: int) -> None:
+    """About 5,000 fits for each block."""
+    tally = Tally()
+    for seed in range(1000 + 100 * block, 1100 + 100 * block):
+        hunt(seed, tally)
+    assert tally.fits > 5000
+    assert tally.rough < 0.05 * tally.fits
