@@ -20,10 +20,11 @@ from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
 from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.finite import FiniteProblem, finite_problem
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
-from mibp_cert.fitted.ranges import Problem, prove, tighten
+from mibp_cert.fitted.ranges import Problem, prove
 from mibp_cert.fitted.table import table_of
 from mibp_cert.graph import Graph, evaluate
 from mibp_cert.nets import Layout, Step
@@ -44,12 +45,12 @@ CLOSE = 0.25
 class FittedSet(ParameterSet):
     """All minimisers: the proven ranges of fitted parameters and scores, the problem that they belong to, and what is frozen."""
 
-    problem: Problem
+    problem: Problem | FiniteProblem
     ranges: Ranges
     frozen: Array
 
     @classmethod
-    def of(cls, problem: Problem, ranges: Ranges, frozen: Array) -> FittedSet:
+    def of(cls, problem: Problem | FiniteProblem, ranges: Ranges, frozen: Array) -> FittedSet:
         return cls(np.append(frozen, ranges.low), np.append(frozen, ranges.high), problem, ranges, frozen)
 
     def first(self, count: int) -> FittedSet:
@@ -87,9 +88,7 @@ class DualEngine(Engine):
         frozen = state.lower[: step.layout.size - step.fitted]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
             problem = problem_of(step, threat, frozen)
-            ranges = prove(problem)
-            if ranges is not None:
-                ranges = tighten(problem, ranges)
+            ranges = problem.ranges() if isinstance(problem, FiniteProblem) else prove(problem)
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_UNPROVEN)
         return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
@@ -121,13 +120,19 @@ class DualEngine(Engine):
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
             for i in np.flatnonzero(near) if problem.small else ():
+                assert isinstance(problem, Problem)
                 if not problem.reaches(z, -flat[i], float(base[i] - extra[i])):
                     low[i] = LEAST
         ends = Interval(low.reshape(offset.shape), high.reshape(offset.shape))
         return ends, StepReport(seconds=time.perf_counter() - start)
 
 
-def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
+def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem | FiniteProblem:
+    """Every minimiser where a threat has few members; else the table behind the threat set, and the reference's minimiser."""
+    return finite_problem(step, threat, frozen) or table_problem(step, threat, frozen)
+
+
+def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
     """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
     x, y = threat.reference
     alpha, weights, features = step.model.alpha(step.head.inputs), np.ones(len(x)), step.model.features
