@@ -113,13 +113,13 @@ class Dual:
         mine = np.flatnonzero(own >= 0)
         plus[mine, own[mine]] = sign / rows.w[own[mine]]
         u, kappa, theta, rho = self._search(a, own, sign, plus)
-        lines, spread = self.main.lines(u, kappa, rho, plus, self.table)
+        lines, (spread, shared) = self.main.lines(u, kappa, rho, plus, self.table)
         given = np.where((own >= 0)[:, None], 0.0, a)
         g = given + alpha * u + lines.coef.sum(axis=1)
         parts = np.abs(given) + np.abs(alpha * u) + np.abs(lines.coef).sum(axis=1)
         tilt = np.abs(u) @ self.tau
         total = lines.const.sum(axis=1) + spread + tilt + g @ z.middle + np.abs(g) @ z.radius
-        size = lines.size.sum(axis=1) + np.abs(spread) + tilt + parts @ z.reach
+        size = lines.size.sum(axis=1) + shared + tilt + parts @ z.reach
         for budget, known in zip(self.table.budgets, self.by, strict=True):
             cost, more = self._cost(budget, known, u, kappa, theta, lines, own, sign)
             total, size = total + cost, size + more
@@ -214,7 +214,8 @@ class Known:
         tiny = high - low < 1e-9
         rise = loss.psi(rows.y, high) - loss.psi(rows.y, low)
         flat = loss.slope(rows.y, 0.5 * (low + high))
-        self.secant = np.where(tiny, flat, rise / np.where(tiny, 1.0, high - low))
+        # `ψ` rises; its float64 values need not.
+        self.secant = np.maximum(np.where(tiny, flat, rise / np.where(tiny, 1.0, high - low)), 0.0)
         if rows.j is not None:
             self._along = rows.j @ ranges.middle, np.abs(rows.j) @ ranges.radius
 
@@ -282,8 +283,9 @@ class Known:
 
     def lines(
         self, u: Array, kappa: Array, rho: tuple[Array, ...], plus: Array, table: Table | None
-    ) -> tuple[Lines, Array]:
-        """For every row an affine function of `θ` above its share of (1); and what the blocks of a table add to them."""
+    ) -> tuple[Lines, tuple[Array, Array]]:
+        """For every row an affine function of `θ` above its share of (1); and what the blocks of a table add to them, with the
+        sum of absolute values behind that."""
         rows, z, loss = self.rows, self.ranges, self.loss
         hat = self.worst(rho)
         omega = np.einsum("qnp,qp->qn", hat, u)
@@ -305,12 +307,14 @@ class Known:
         whole = np.abs(u) @ np.abs(rows.x).T + rows.reach_of(np.abs(u))
         width = rows.reach_of(z.reach[None, :])
         size = rows.w * (3.0 * whole * (self.size + np.abs(kappa) * self.far) + 2.0 * np.abs(both) * width)
-        spread = np.zeros(len(u))
+        spread, shared = np.zeros(len(u)), np.zeros(len(u))
         for block in () if table is None else table.blocks:
-            weight = rows.w[:, None]
+            weight, largest = rows.w[:, None], block.block.magnitude()
             g, more = _through(block.linear, weight * middle, weight * radius)
-            spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
-        return Lines(const, coef, size), spread
+            spread = spread + block.block.support(g)[1] + more @ largest
+            whole = self.size[:, None] * np.abs(u)[:, None, :] + np.abs(both)[..., None] * z.reach
+            shared = shared + 3.0 * _through(abs(block.linear), weight * whole, 0.0 * whole)[0] @ largest
+        return Lines(const, coef, size), (spread, shared)
 
 
 def solve(m: Array, b: Array) -> Array:

@@ -184,6 +184,8 @@ class _Costs:
         moved = self.psi[None, :, None] * u[:, None, :] + (self.kappa * omega)[..., None] * self.mid
         gain = gain + self.weight * np.einsum("np,qnp->qn", self.r, np.abs(moved))
         size = np.abs(gain).sum(axis=1) + (np.abs(omega) * (np.abs(self.p) + np.abs(self.f))).sum(axis=1)
+        size = size + np.abs(u) @ ((self.weight * np.abs(self.psi)) @ self.r)
+        size = size + np.abs(omega) @ (self.weight * self.kappa * (self.r @ np.abs(self.mid)))
         gain = np.maximum(gain, 0.0)
         if self.again:
             return self.most * gain.max(axis=1), size * self.most
