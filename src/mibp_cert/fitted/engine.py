@@ -159,7 +159,7 @@ def linear_in_parameters(
     names = [n for n, start in zip(layout.names, layout.offsets, strict=False) if start >= len(frozen)]
     check_linear(graph, [graph.inputs[name] for name in names if name in graph.inputs], "fitted parameters")
     points = np.concatenate([np.zeros((1, fitted)), np.eye(fitted)])
-    found = []
+    found: list[Interval] = []
     for point in points:
         values = {name: Interval.point(value) for name, value in layout.unflatten(np.append(frozen, point)).items()}
         found += enclose(graph, {**values, "x": Interval.point(x)}).values()
