@@ -246,7 +246,7 @@ def test_no_fitted_model_leaves_its_bounds() -> None:
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(25))
 def test_no_fitted_model_leaves_its_bounds_however_long_one_looks(block: int) -> None:
     """More than 10⁵ fits in all blocks together."""
     tally = hunts(range(1000 + 80 * block, 1080 + 80 * block))
