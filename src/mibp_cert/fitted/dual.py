@@ -139,20 +139,20 @@ class Dual:
         mine = np.flatnonzero(own >= 0)
         plus[mine, own[mine]] = sign / rows.w[own[mine]]
         u, kappa, theta, rho = self._search(a, own, sign, plus)
-        table, found, spread = self.table, [], np.zeros(len(a))
+        table, found, spread, shared = self.table, [], np.zeros(len(a)), np.zeros(len(a))
         given = np.where((own >= 0)[:, None], 0.0, a)
         g, parts = given + alpha * u, np.abs(given) + np.abs(alpha * u)
         for part, known, slopes in zip(self.parts, self.known, rho, strict=True):
             some = u, kappa[:, part], slopes, plus[:, part], table
-            lines, more = known.lines(*some, whole=bool(table.budgets), rooms=self.rooms)
+            lines, (more, far) = known.lines(*some, whole=bool(table.budgets), rooms=self.rooms)
             found.append(lines)
             assert lines.slope is not None
             assert lines.steep is not None
-            g, parts, spread = g + lines.slope, parts + lines.steep, spread + more
+            g, parts, spread, shared = g + lines.slope, parts + lines.steep, spread + more, shared + far
         tilt = np.abs(u) @ self.tau
         const, sizes = (sum(getattr(lines, name).sum(axis=1) for lines in found) for name in ("const", "size"))
         total = const + spread + tilt + g @ z.middle + np.abs(g) @ z.radius
-        size = sizes + np.abs(spread) + tilt + parts @ z.reach
+        size = sizes + shared + tilt + parts @ z.reach
         for budget, known in zip(table.budgets, self.by, strict=True):
             cost, more = self._cost(budget, known, u, kappa, theta, found[0], own, sign)
             total, size = total + cost, size + more
@@ -261,7 +261,8 @@ class Known:
         tiny = high - low < 1e-9
         rise = loss.psi(rows.y, high) - loss.psi(rows.y, low)
         flat = loss.slope(rows.y, 0.5 * (low + high))
-        self.secant = np.where(tiny, flat, rise / np.where(tiny, 1.0, high - low))
+        # `ψ` rises; its float64 values need not.
+        self.secant = np.maximum(np.where(tiny, flat, rise / np.where(tiny, 1.0, high - low)), 0.0)
         if rows.j is not None:
             self._along = rows.j @ ranges.middle, np.abs(rows.j) @ ranges.radius
 
@@ -378,18 +379,21 @@ class Known:
         *,
         whole: bool = True,
         rooms: Rooms | None = None,
-    ) -> tuple[Lines, Array]:
-        """For every row an affine function of `θ` above its share of (1); and what the blocks of a table add to them."""
+    ) -> tuple[Lines, tuple[Array, Array]]:
+        """For every row an affine function of `θ` above its share of (1); and what the blocks of a table add to them, with the
+        sum of absolute values behind that."""
         rows, z, loss = self.rows, self.ranges, self.loss
         hat = self.worst(rho, rooms)
         omega = _dot(hat, u)
         both = kappa * omega + plus
         middle, radius = self._moved(u, both, rooms)
-        noise, spread = np.zeros(omega.shape), np.zeros(len(u))
+        noise, spread, shared = np.zeros(omega.shape), np.zeros(len(u)), np.zeros(len(u))
         for block in () if table is None else table.blocks:
-            weight = rows.w[:, None]
+            weight, largest = rows.w[:, None], block.block.magnitude()
             g, more = _through(block.linear, weight * middle, weight * radius)
-            spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
+            spread = spread + block.block.support(g)[1] + more @ largest
+            far = self.size[:, None] * np.abs(u)[:, None, :] + np.abs(both)[..., None] * z.reach
+            shared = shared + 3.0 * _through(abs(block.linear), weight * far, 0.0 * far)[0] @ largest
         for piece in rows.pieces:
             g, more = _through(piece.linear, middle, radius)
             top = piece.segments.ends(g)[1]
@@ -408,7 +412,7 @@ class Known:
         size_u = np.abs(u) @ np.abs(rows.x).T + rows.reach_of(np.abs(u))
         width = rows.reach_of(z.reach[None, :])
         size = rows.w * (3.0 * size_u * (self.size + np.abs(kappa) * self.far) + 2.0 * np.abs(both) * width)
-        return Lines(const, coef, size, _sum(lam, hat), steep), spread
+        return Lines(const, coef, size, _sum(lam, hat), steep), (spread, shared)
 
     @cached_property
     def largest(self) -> Array:

@@ -1,7 +1,7 @@
 """The engine `dual`: the set of all minimisers, and bounds of whatever is linear in the fitted parameters.
 
 A fitted model is the last layer of a network, `o = φ(x) Wᵀ + b`; the layers before it are frozen. A query of any graph whose
-output is affine in `θ` for given inputs, `o = o₀ + a·θ`, is read off the graph by evaluating it at `θ = 0` and at unit
+output is affine in `θ` for given inputs, `o = o₀ + a·θ`, is read off the graph by enclosing it at `θ = 0` and at unit
 vectors. Where inputs are in doubt as well and the features are the inputs themselves, the output is bilinear, `o = Σ_jk T_jk
 θ_j x_k + …`, and a doubt `|d_k| ≤ r_k` adds at most `Σ_k r_k max_θ |Σ_j T_jk θ_j|`.
 """
@@ -18,6 +18,7 @@ import numpy as np
 
 from mibp_cert.engines import EngineSettings
 from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
+from mibp_cert.engines.interval import enclose
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
 from mibp_cert.fitted.dual import Ranges
@@ -27,7 +28,7 @@ from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.ranges import OWN_CELLS, Problem, prove
 from mibp_cert.fitted.table import table_of
-from mibp_cert.graph import Graph, evaluate
+from mibp_cert.graph import Graph
 from mibp_cert.nets import Layout, Linear, Network, Step
 from mibp_cert.sets import ThreatSet
 
@@ -121,15 +122,15 @@ class DualEngine(Engine):
         assert isinstance(state, FittedSet)
         start = time.perf_counter()
         graph = make(len(inputs.x))
-        offset, a = linear_in_parameters(graph, layout, inputs.x, state.frozen)
+        (offset, a), (slip, off) = linear_in_parameters(graph, layout, inputs.x, state.frozen)
         problem, z = state.problem, state.ranges
         flat, base = a.reshape(-1, a.shape[-1]), offset.ravel()
         asked = np.ones(len(flat), dtype=bool)
         if wanted is not None and wanted.elements is not None:
             asked = wanted.elements.ravel()
-        # Features are evaluated with a few roundings, which grow with their arguments.
-        far = 1.0 + np.abs(inputs.x).max(initial=0.0) * np.abs(state.frozen).max(initial=0.0) * inputs.x.shape[1]
-        extra = 64.0 * far * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base))
+        # What is above is rounded, and so is the sum below; a prediction evaluates the same terms in float64.
+        extra = 8.0 * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base))
+        extra = extra + (1.0 + 8.0 * EPS * a.shape[-1]) * (slip + off @ z.reach).ravel()
         if inputs.members is not None:
             extra = extra + moved_by_inputs(make, layout, inputs, state).ravel()
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
@@ -183,17 +184,28 @@ def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
     return replace(problem, shared=problem.cells > OWN_CELLS)
 
 
-def linear_in_parameters(graph: Graph, layout: Layout, x: Array, frozen: Array) -> tuple[Array, Array]:
-    """`o₀` and `a` with `o = o₀ + a·θ`, for every output and the parameters behind the frozen ones; refuses graphs whose output
-    is not affine in these."""
+def linear_in_parameters(
+    graph: Graph, layout: Layout, x: Array, frozen: Array
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """`o₀` and `a` with `o = o₀ + a·θ`, for every output and the parameters behind the frozen ones, and how far each may be off;
+    refuses graphs whose output is not affine in these.
+
+    A large constant in the graph (the mean of a target, say) would drown small `a`: all values are enclosed.
+    """
     fitted = layout.size - len(frozen)
     names = [n for n, start in zip(layout.names, layout.offsets, strict=False) if start >= len(frozen)]
     check_linear(graph, [graph.inputs[name] for name in names if name in graph.inputs], "fitted parameters")
     points = np.concatenate([np.zeros((1, fitted)), np.eye(fitted)])
-    points = np.concatenate([np.broadcast_to(frozen, (len(points), len(frozen))), points], axis=1)
-    tiled = np.broadcast_to(x, (len(points), *x.shape))
-    (values,) = evaluate(graph, {**layout.unflatten(points), "x": tiled}).values()
-    return values[0], np.moveaxis(values[1:] - values[0], 0, -1)
+    found: list[Interval] = []
+    for point in points:
+        values = {name: Interval.point(value) for name, value in layout.unflatten(np.append(frozen, point)).items()}
+        found += enclose(graph, {**values, "x": Interval.point(x)}).values()
+    low, high = (np.stack([getattr(one, end) for one in found]) for end in ("low", "high"))
+    middle = 0.5 * (low + high)
+    off = np.nextafter(np.maximum(high - middle, middle - low), np.inf)
+    a = middle[1:] - middle[0]
+    more = off[1:] + off[0] + 4.0 * EPS * np.abs(a)
+    return (middle[0], np.moveaxis(a, 0, -1)), (off[0], np.moveaxis(more, 0, -1))
 
 
 def check_linear(graph: Graph, of: list[int], what: str) -> None:
@@ -216,9 +228,9 @@ def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, state: FittedSe
     probes = np.concatenate([np.zeros((1, d)), np.eye(d)])
     graph = make(len(probes))
     check_linear(graph, [graph.inputs["x"]], "inputs")
-    _, a = linear_in_parameters(graph, layout, probes, state.frozen)
+    (_, a), (_, off) = linear_in_parameters(graph, layout, probes, state.frozen)
     t = a[1:] - a[:1]  # features × outputs × parameters
-    reach = np.abs(t @ z.middle) + np.abs(t) @ z.radius
+    reach = np.abs(t @ z.middle) + np.abs(t) @ z.radius + (off[1:] + off[:1]) @ z.reach
     return np.asarray(radius @ reach * (1.0 + 16.0 * EPS * (d + layout.size)))
 
 

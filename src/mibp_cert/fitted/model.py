@@ -58,10 +58,12 @@ class Fitted:
             raise UserError(
                 f"There is no fitted model with the loss {self.loss!r}; choose one of {', '.join(SCORE_LOSSES)}."
             )
-        if not isinstance(self.C, int | float | np.number) or not (math.isfinite(self.C) and self.C > 0):
+        if not isinstance(self.C, int | float | np.number) or not (
+            math.isfinite(self.C) and self.C > 0 and math.isfinite(1.0 / float(self.C))
+        ):
             raise UserError(
-                f"C must be a finite number > 0, got {self.C!r}: without a penalty nothing bounds how far wrong data move the "
-                "minimum."
+                f"C must be a finite number > 0, and 1/C finite, got {self.C!r}: without a penalty nothing bounds how far wrong "
+                "data move the minimum."
             )
 
     @property

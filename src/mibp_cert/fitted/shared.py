@@ -216,6 +216,9 @@ class Costs:
             moved = self.psi[None, :, None] * u[:, None, :] + (self.kappa * omega)[..., None] * self.mid
             gain = gain + np.abs(u) @ self.d.T + np.einsum("np,qnp->qn", self.r, np.abs(moved))
         size = np.abs(gain).sum(axis=1) + (np.abs(omega) * (np.abs(self.p) + np.abs(self.f))).sum(axis=1)
+        if len(self.columns):
+            size = size + np.abs(u) @ (np.abs(self.psi) @ self.r)
+            size = size + np.abs(omega) @ (np.abs(self.kappa) * (self.r @ np.abs(self.mid)))
         gain = np.maximum(gain, 0.0)
         if self.again:
             return np.stack([self.most * gain.max(axis=1), size * self.most], axis=1)
