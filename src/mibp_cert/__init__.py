@@ -29,6 +29,7 @@ from mibp_cert.studies.tolerance import Family, Tolerance, tolerance
 from mibp_cert.threats import (
     L1,
     L2,
+    Added,
     AnyCategory,
     Budget,
     Confusable,
@@ -38,6 +39,7 @@ from mibp_cert.threats import (
     Missing,
     Monotone,
     Nothing,
+    Removed,
     Rounded,
     Rules,
     Shift,
@@ -79,8 +81,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "L1",
-    "L2",
+    "Added",
     "AnyCategory",
     "AttackSettings",
     "AuditSettings",
@@ -104,6 +105,8 @@ __all__ = [
     "Fitted",
     "Flatten",
     "Flips",
+    "L1",
+    "L2",
     "LInf",
     "LabelFlips",
     "LeakyReLU",
@@ -120,6 +123,7 @@ __all__ = [
     "Recipe",
     "RelationalSet",
     "RelationalSettings",
+    "Removed",
     "Rounded",
     "Rules",
     "Selection",

@@ -20,7 +20,8 @@ is affine in `θ`: its largest value over `B` is at a corner. Soundness does not
 before `x_i + d_i` (and not before `s_i`).
 
 **Budgets.** Let `U_i(θ)` be the affine function summed for row `i`, `V_i(θ)` that of an alternative, with its own slope on its
-own score's range. Replacing the row costs `max(0, max_B (V_i − U_i))`; `most` rows cost at most the sum of the `most` largest.
+own score's range. Replacing the row costs `max(0, max_B (V_i − U_i))`, and where it may be gone altogether also `max_B (−U_i)`;
+`most` rows cost at most the sum of the `most` largest.
 
 Multipliers: `u = −M⁻¹a` with `M = diag α + Σ w_i κ_i x̂_i x̂_iᵀ` leaves nothing of the affine part; `κ_i` is the slope of the
 concave (`ω_i > 0`) or convex envelope of `ψ` on `S_i` at the score of the worst model, which a Newton step on the fit with
@@ -83,6 +84,8 @@ class Lines:
     const: Array
     coef: Array
     size: Array
+    lam: Array
+    """`coef` as a multiple of `x̂`: what the score itself is multiplied by."""
 
 
 class Dual:
@@ -167,7 +170,8 @@ class Dual:
         if budget.targets_only:
             # The same row with another target: with the same slope, nothing but the maxima differ.
             const, size = known.replaced(self.main, budget.rows, omega, kappa[:, budget.rows])
-            gain = np.where(mine, 0.0, np.maximum(const, 0.0))
+            gain, size = self._or_gone(budget, known, lines, const, size)
+            gain = np.where(mine, 0.0, np.maximum(gain, 0.0))
             return self._largest(budget, gain), size.sum(axis=1)
         kappa = known.envelope(omega >= 0, np.clip(theta @ by.x.T, known.low, known.high))[1]
         new, _ = known.lines(u, kappa, known.slopes(u, kappa * omega), np.zeros(omega.shape), None)
@@ -182,9 +186,27 @@ class Dual:
             const = const + np.where(mine, self.table.reach_of(z.reach)[i][:, None], 0.0)
             coef = coef + np.where(mine[..., None], sign * rows.x[i][:, None, :], 0.0)
         gain = const + coef @ z.middle + np.abs(coef) @ z.radius
+        gain, size = self._or_gone(budget, known, lines, gain, size)
         # With noise that can be scaled down, a row's range is for datasets that leave it alone.
         gain = np.where(mine & budget.scaled, 0.0, np.maximum(gain, 0.0))
         return self._largest(budget, gain), size.sum(axis=1)
+
+    def _or_gone(
+        self, budget: Budget, known: Known, lines: Lines, gain: Array, size: Array
+    ) -> tuple[Array, Array]:
+        """The gain where a row may also be gone: `max_B (−U)`, by the box or by the range of the row's score as a dirty one."""
+        if budget.gone is None or not budget.gone.any():
+            return gain, size
+        z, i = self.ranges, np.maximum(budget.rows, 0)
+        const, coef, lam = lines.const[:, i], lines.coef[:, i], lines.lam[:, i]
+        # `x̂` and the row that has this score differ by twice the noise at most.
+        more = 2.0 * budget.by.reach_of(z.reach[None, :])[0] * (1.0 + 1e-12)
+        ends = -lam * (known.low - more), -lam * (known.high + more)
+        box = np.abs(coef) @ z.radius - coef @ z.middle
+        away = np.minimum(np.maximum(*ends), box) - const
+        may = budget.gone & (budget.rows >= 0)
+        whole = lines.size[:, i] + np.abs(coef) @ z.reach + np.abs(lam) * (known.far + more)
+        return np.where(may, np.maximum(gain, away), gain), size + np.where(may, whole, 0.0)
 
     def _largest(self, budget: Budget, gain: Array) -> Array:
         """The sum of the `most` largest costs, one for each row."""
@@ -304,7 +326,7 @@ class Known:
             weight = rows.w[:, None]
             g, more = _through(block.linear, weight * middle, weight * radius)
             spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
-        return Lines(const, coef, size), spread
+        return Lines(const, coef, size, rows.w * both), spread
 
 
 def solve(m: Array, b: Array) -> Array:

@@ -13,7 +13,8 @@ in which everything is a linear function of `a` or the absolute value of one. Wi
          (Σ_i w_i R_ij δψ_i + τ_j) N e_j;   δθ_j (I + MN)_j.
 
 A replaced row costs at most `ω_i P_i + |ω_i| F_i + Σ_j |u_j| D_ij + Σ_j R'_ij |ψ̄'_i u_j + κ_i θ̄_j ω_i|`, with the same
-`κ_i`: `P_i = w'm' − wm + (w' − w)κ x_i·θ̄`, `F_i = w'b' − wb + |w' − w|κ|x_i|·δθ + w'κR'_i·δθ`, `D_ij = w'R'_ij δψ'_i`.
+`κ_i`: `P_i = w'm' − wm + (w' − w)κ x_i·θ̄`, `F_i = w'b' − wb + |w' − w|κ|x_i|·δθ + w'κR'_i·δθ`, `D_ij = w'R'_ij δψ'_i`. Where it may
+be gone it costs `ω_i P_i + |ω_i| F_i` with `w' = 0` and `x_i·θ` in the range of the row's score.
 
 **Exit cut.** Where some query *is* at its end, `a·θ ≥ v`, every other one satisfies `b·θ ≤ min_{ν ≥ 0} h(b + νa) − νv`. Any
 `ν` gives a bound.
@@ -177,6 +178,12 @@ class _Costs:
         self.d = (rows.w * by.psi_radius)[:, None] * most
         self.r, self.psi, self.mid = most, by.psi_middle, mid
         self.again = budget.most if not present.all() else 0
+        self.rows, self.gone = there, None if budget.gone is None else budget.gone & present
+        # Gone: nothing of the new row, and the old one's score within what is known of it.
+        more = 2.0 * rows.reach_of(ranges.reach[None, :])[0] * (1.0 + 1e-12)
+        s, half = 0.5 * (by.low + by.high), 0.5 * (by.high - by.low) + more
+        self.p_gone, self.f_gone = -weight * (middle + kappa * s), weight * (np.abs(kappa) * half - band)
+        self.f_gone = self.f_gone + 16.0 * EPS * weight * (np.abs(middle) + band + np.abs(kappa) * (by.far + more))
 
     def of(self, b: Array) -> tuple[Array, Array]:
         omega, u = b @ self.nx.T, b @ self.n
@@ -184,10 +191,16 @@ class _Costs:
         moved = self.psi[None, :, None] * u[:, None, :] + (self.kappa * omega)[..., None] * self.mid
         gain = gain + self.weight * np.einsum("np,qnp->qn", self.r, np.abs(moved))
         size = np.abs(gain).sum(axis=1) + (np.abs(omega) * (np.abs(self.p) + np.abs(self.f))).sum(axis=1)
+        if self.gone is not None:
+            away = omega * self.p_gone + np.abs(omega) * self.f_gone
+            gain = np.where(self.gone, np.maximum(gain, away), gain)
+            size = size + (np.abs(omega) * (np.abs(self.p_gone) + np.abs(self.f_gone))).sum(axis=1)
         gain = np.maximum(gain, 0.0)
         if self.again:
             return self.most * gain.max(axis=1), size * self.most
-        return largest_sum(gain, self.most), size
+        best = np.zeros((len(b), int(self.rows.max(initial=0)) + 1))
+        np.maximum.at(best.T, self.rows, gain.T)  # one alternative for each row
+        return largest_sum(best, self.most), size
 
 
 def _band(known: Known, kappa: Array) -> tuple[Array, Array]:
