@@ -90,6 +90,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "float": ((int, float), "a number"),
     "str": ((str,), "text"),
     "tuple": ((list, tuple), "a list"),
+    "Mapping": ((Mapping,), "a table"),
 }
 
 

@@ -26,6 +26,8 @@ from mibp_cert.sets import ThreatSet
 
 VARIANTS = 6
 """Random perturbations of the test inputs that every model meets."""
+EVERY = 600
+"""Members up to which a fitted model is fitted to every one of them."""
 CHUNK = 64
 """Datasets trained at once."""
 
@@ -160,7 +162,11 @@ def attack(
     trainer.add([threat.reference], "clean data")
     trainer.add(threat.sample(rng, settings.members), "random member")
     if isinstance(steps[0], FitStep):
-        _push(trainer, steps[0], settings)
+        every = threat.members(EVERY)
+        if every is None:
+            _push(trainer, steps[0], settings)
+        else:
+            trainer.add(every, "dataset")
         return trainer.found(nominal)
     cases = [] if state is None else cases_of(state, threat)
     cases = cases or cases_of(_relational_state(network, steps, theta0, threat), threat)

@@ -29,7 +29,7 @@ from mibp_cert.engines import (
 )
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.fitted import FITTED, Fitted
+from mibp_cert.fitted import BALANCED, FITTED, Fitted
 from mibp_cert.nets import LAYERS, Network, Plan, Training, effective_batch_size
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.base import digest_of
@@ -112,8 +112,16 @@ class Request:
         asked = "" if self.test_threat is None else self.test_threat.changes_rows()
         if asked:
             raise UserError(f"The rows to predict are those asked for: {asked} is about training data only.")
-        if self.train.weights is not None and not isinstance(self.training, Fitted):
-            raise UserError("Weights of rows belong to fitted models (certify_fit); a training in steps knows none.")
+        if not isinstance(self.training, Fitted):
+            if self.train.weights is not None:
+                raise UserError("Weights of rows belong to fitted models (certify_fit); a training in steps knows none.")
+        elif self.training.class_weight == BALANCED:
+            hull = self.members.hull()
+            if coming or (self.train.task is Task.CLASSES and (hull.y_low < hull.y_high).any()):
+                raise UserError(
+                    "class_weight='balanced' depends on the labels, and the threat lets them (or the rows) be others: give the "
+                    "weights as numbers, class_weight={class: weight}."
+                )
 
     @property
     def train(self) -> Dataset:

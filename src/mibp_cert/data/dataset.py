@@ -212,7 +212,7 @@ class Dataset:
         if found.shape != (len(self),):
             raise UserError(f"There are {len(self)} rows but their weights have shape {found.shape}.")
         if not (np.isfinite(found) & (found >= 0)).all() or not found.any():
-            raise UserError("The weights of rows must be finite numbers ≥ 0, and not all of them 0.")
+            raise UserError("The weights of rows must be finite numbers ≥ 0, and not all of them zero.")
         return replace(self, weights=found)
 
     def named(self, index: ArrayLike) -> Dataset:
