@@ -174,6 +174,7 @@ class Dual:
             gain = np.where(mine, 0.0, np.maximum(gain, 0.0))
             return self._largest(budget, gain), size.sum(axis=1)
         kappa = known.envelope(omega >= 0, np.clip(theta @ by.x.T, known.low, known.high))[1]
+        kappa = np.where(there, kappa, 0.0)  # a new row has no line that a slope of its own could be held against
         new, _ = known.lines(u, kappa, known.slopes(u, kappa * omega), np.zeros(omega.shape), None)
         const, coef, size = new.const, new.coef, new.size + np.abs(new.coef) @ z.reach
         old = budget.rows[there]

@@ -25,10 +25,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from mibp_cert.errors import UserError
+from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.table import Array, Budget, Index, Pieces, Rows, Spread, Table, of_rows
 from mibp_cert.sets import Budgeted, Noise
 
 Mask = NDArray[np.bool_]
+MOST_PARTS = 32
+"""Alternatives that one domain is cut into, at most."""
 
 
 def counted(table: Table, noise: Noise, weights: Array, there: Mask | None, keep: Mask) -> Table:
@@ -48,7 +51,8 @@ def counted(table: Table, noise: Noise, weights: Array, there: Mask | None, keep
         ]
     if differ:
         budgets = [_by_label(budget, weights) for budget in budgets]
-    budgets = [_reindexed(budget, keep) for budget in budgets] + _coming(of_rows(table.rows, lost), weights[lost])
+    size = np.maximum(table.rows.x[keep].std(axis=0), 1e-12)
+    budgets = [_reindexed(budget, keep) for budget in budgets] + _coming(of_rows(table.rows, lost), weights[lost], size)
     if keep.all():
         return replace(table, budgets=tuple(budgets))
     kept, p = np.flatnonzero(keep).astype(np.intp), table.rows.x.shape[1]
@@ -112,8 +116,9 @@ def _reindexed(budget: Budget, keep: Mask) -> Budget:
     return replace(budget, rows=rows[live], by=of_rows(budget.by, live), gone=gone, targets_only=fresh)
 
 
-def _coming(rows: Rows, weights: Array) -> list[Budget]:
-    """Budgets of rows that were not there: one for each domain, with an alternative for each label."""
+def _coming(rows: Rows, weights: Array, size: Array) -> list[Budget]:
+    """Budgets of rows that were not there: one for each domain, with alternatives for each label and for parts of the domain;
+    `size`: of the columns."""
     if not len(rows):
         return []
     # What is alike in all of this has one domain: the middles of categories tell their options.
@@ -124,8 +129,22 @@ def _coming(rows: Rows, weights: Array) -> list[Budget]:
         one = Budget(count, np.array([i]), of_rows(rows, np.array([i], dtype=np.intp)), scaled=True)
         if weights.shape[1] > 1:
             one = _by_label(one, weights)
+        while len(one.by) <= MOST_PARTS // 2 and one.by.r.any():
+            # Half of a domain has a narrower score, and a line that fits it better.
+            one = _halved(one, int((one.by.r / size).max(axis=0).argmax()))
         found.append(replace(one, rows=np.full(len(one.rows), -1)))
     return found
+
+
+def _halved(budget: Budget, column: int) -> Budget:
+    """Every alternative twice, with the lower and with the upper half of a column."""
+    halves = []
+    for sign in (-1.0, 1.0):
+        x, r = np.array(budget.by.x), np.array(budget.by.r)
+        x[:, column] += 0.5 * sign * r[:, column]
+        r[:, column] = 0.5 * r[:, column] * (1.0 + 8.0 * EPS) + 4.0 * EPS * (np.abs(x[:, column]) + r[:, column])
+        halves.append(replace(budget.by, x=x, r=np.where(budget.by.r > 0, r, 0.0)))
+    return replace(budget, rows=np.tile(budget.rows, 2), by=_joined(*halves))
 
 
 def check_left(noise: Noise, labels: Array, there: Mask | None, keep: Mask, names: tuple[object, ...]) -> None:

@@ -157,7 +157,7 @@ class _Costs:
         there = np.maximum(budget.rows, 0)
         present = budget.rows >= 0
         weight = np.where(present, table.rows.w[there], 0.0)
-        kappa = np.where(present, known.secant[there], by.secant)
+        kappa = np.where(present, known.secant[there], 0.0)
         middle, band = (np.where(present, part[there], 0.0) for part in own)
         new_middle, new_band = _band(by, kappa)
         change = rows.w - weight
