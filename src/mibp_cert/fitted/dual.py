@@ -39,6 +39,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.fitted.costs import by_score, or_gone
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
 from mibp_cert.sets import largest_sum
@@ -170,7 +171,7 @@ class Dual:
         if budget.targets_only:
             # The same row with another target: with the same slope, nothing but the maxima differ.
             const, size = known.replaced(self.main, budget.rows, omega, kappa[:, budget.rows])
-            gain, size = self._or_gone(budget, known, lines, const, size)
+            gain, size = or_gone(budget, known, lines, const, size)
             gain = np.where(mine, 0.0, np.maximum(gain, 0.0))
             return self._largest(budget, gain), size.sum(axis=1)
         kappa = known.envelope(omega >= 0, np.clip(theta @ by.x.T, known.low, known.high))[1]
@@ -187,27 +188,12 @@ class Dual:
             const = const + np.where(mine, self.table.reach_of(z.reach)[i][:, None], 0.0)
             coef = coef + np.where(mine[..., None], sign * rows.x[i][:, None, :], 0.0)
         gain = const + coef @ z.middle + np.abs(coef) @ z.radius
-        gain, size = self._or_gone(budget, known, lines, gain, size)
+        if budget.scaled:
+            gain, size = by_score(budget, known, rows, (lines, new.lam), const, gain, size)
+        gain, size = or_gone(budget, known, lines, gain, size)
         # With noise that can be scaled down, a row's range is for datasets that leave it alone.
         gain = np.where(mine & budget.scaled, 0.0, np.maximum(gain, 0.0))
         return self._largest(budget, gain), size.sum(axis=1)
-
-    def _or_gone(
-        self, budget: Budget, known: Known, lines: Lines, gain: Array, size: Array
-    ) -> tuple[Array, Array]:
-        """The gain where a row may also be gone: `max_B (−U)`, by the box or by the range of the row's score as a dirty one."""
-        if budget.gone is None or not budget.gone.any():
-            return gain, size
-        z, i = self.ranges, np.maximum(budget.rows, 0)
-        const, coef, lam = lines.const[:, i], lines.coef[:, i], lines.lam[:, i]
-        # `x̂` and the row that has this score differ by twice the noise at most.
-        more = 2.0 * budget.by.reach_of(z.reach[None, :])[0] * (1.0 + 1e-12)
-        ends = -lam * (known.low - more), -lam * (known.high + more)
-        box = np.abs(coef) @ z.radius - coef @ z.middle
-        away = np.minimum(np.maximum(*ends), box) - const
-        may = budget.gone & (budget.rows >= 0)
-        whole = lines.size[:, i] + np.abs(coef) @ z.reach + np.abs(lam) * (known.far + more)
-        return np.where(may, np.maximum(gain, away), gain), size + np.where(may, whole, 0.0)
 
     def _largest(self, budget: Budget, gain: Array) -> Array:
         """The sum of the `most` largest costs, one for each row."""

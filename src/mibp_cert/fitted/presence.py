@@ -6,7 +6,9 @@ becomes part of the budgets:
 **A row that may go.** Along the way from the data as handed in to others, a dirty row has a weight `(1 − μ)w_i`, `0 ≤ μ ≤ 1`. In
 (1) of `fitted.dual` its share is at most `(1 − μ)V_i`, with `V_i` its line on *its own score's range as a dirty row*: over all
 datasets in which it is dirty, whatever its weight. So it costs at most `max(0, max_B (V_i − U_i), max_B (−U_i))`: the row is its
-own alternative, and one that may be `gone`. The line `U_i` is built on the range over datasets that leave the row alone.
+own alternative, and one that may be `gone`. The line `U_i` is built on the range over datasets that leave the row alone. A row
+that another budget replaces as well, by `V'_i`, has at most the larger of `V'_i` and 0 for its share: the two costs together cover
+it, so neither budget needs the other's noise.
 
 **A row that may come** has no line of its own: `most` of them cost `most` times the largest `max(0, V)`, one `V` for each label.
 
@@ -46,8 +48,7 @@ def counted(table: Table, noise: Noise, weights: Array, there: Mask | None, keep
     if there is not None:
         lost = np.flatnonzero(~there).astype(np.intp)
         budgets = [
-            replace(budget, gone=np.isin(budget.rows, leaving(block, noise)))
-            for budget, block in zip(budgets, _budgeted(noise), strict=True)
+            _with_gone(budget, block, table, noise) for budget, block in zip(budgets, _budgeted(noise), strict=True)
         ]
     if differ:
         budgets = [_by_label(budget, weights) for budget in budgets]
@@ -63,6 +64,17 @@ def counted(table: Table, noise: Noise, weights: Array, there: Mask | None, keep
 
 def _budgeted(noise: Noise) -> list[Budgeted]:
     return [block for block in noise.blocks if isinstance(block, Budgeted)]
+
+
+def _with_gone(budget: Budget, block: Budgeted, table: Table, noise: Noise) -> Budget:
+    """The budget with the rows that it may remove; one that does nothing else leaves other budgets their noise."""
+    gone = np.isin(budget.rows, leaving(block, noise))
+    moved = sparse.csc_matrix(noise.y_linear)[:, block.symbols].tocoo().row % noise.y_centre.shape[1]
+    if (moved < noise.y_centre.shape[1] - 2).any() or sparse.csc_matrix(noise.x_linear)[:, block.symbols].nnz:
+        return replace(budget, gone=gone)
+    by = of_rows(table.rows, budget.rows)
+    plain = not (by.r.any() or by.pieces or table.blocks)
+    return replace(budget, gone=gone, by=by, targets_only=plain)
 
 
 def leaving(block: Budgeted, noise: Noise) -> Index:
