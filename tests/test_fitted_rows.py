@@ -308,7 +308,9 @@ def _never_gone(patch: pytest.MonkeyPatch) -> None:
 def _only_gone(patch: pytest.MonkeyPatch) -> None:
     """The clean line of a dirty row is taken to hold as it stands: on the range of rows that are left alone."""
     original = dual.or_gone
-    patch.setattr(dual, "or_gone", lambda budget, known, lines, gain, size: original(budget, known, lines, 0 * gain, size))
+    patch.setattr(
+        dual, "or_gone", lambda budget, known, lines, gain, size: original(budget, known, lines, 0 * gain, size)
+    )
 
 
 def _clean_ranges(patch: pytest.MonkeyPatch) -> None:
@@ -516,8 +518,14 @@ NUMBERS = tiny("squared-error")
         (lambda d: mc.certify_fit(d, Removed(2) & LabelFlips(2)), "no row of the class 0 is left"),
         (lambda d: mc.certify_fit(NUMBERS, Removed(8), Fitted("huber")), "no row is left"),
         (lambda d: mc.certify_fit(d, mc.Rules(Removed(1) & LInf(1.0), print)), "leave Removed out of their base"),
-        (lambda d: mc.certify_fit(Split("t", d, test=d), None, test_threat=Removed(1)), "Removed is about training data"),
-        (lambda d: mc.certify_fit(d, LabelFlips(1), Fitted(class_weight="balanced")), "'balanced' depends on the labels"),
+        (
+            lambda d: mc.certify_fit(Split("t", d, test=d), None, test_threat=Removed(1)),
+            "Removed is about training data",
+        ),
+        (
+            lambda d: mc.certify_fit(d, LabelFlips(1), Fitted(class_weight="balanced")),
+            "'balanced' depends on the labels",
+        ),
         (lambda d: mc.certify_fit(d, Removed(1), Fitted(class_weight="balanced")), "'balanced' depends on the labels"),
         (lambda d: mc.certify_fit(d, LabelFlips(), Fitted(C=0.1, class_weight={1: 2})), "write LabelFlips"),
         (lambda d: mc.certify_fit(d, None, Fitted(class_weight={"2": 1})), "class_weight names the class '2'"),

@@ -81,6 +81,8 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "L1",
+    "L2",
     "Added",
     "AnyCategory",
     "AttackSettings",
@@ -105,8 +107,6 @@ __all__ = [
     "Fitted",
     "Flatten",
     "Flips",
-    "L1",
-    "L2",
     "LInf",
     "LabelFlips",
     "LeakyReLU",

@@ -114,7 +114,9 @@ class Request:
             raise UserError(f"The rows to predict are those asked for: {asked} is about training data only.")
         if not isinstance(self.training, Fitted):
             if self.train.weights is not None:
-                raise UserError("Weights of rows belong to fitted models (certify_fit); a training in steps knows none.")
+                raise UserError(
+                    "Weights of rows belong to fitted models (certify_fit); a training in steps knows none."
+                )
         elif self.training.class_weight == BALANCED:
             hull = self.members.hull()
             if coming or (self.train.task is Task.CLASSES and (hull.y_low < hull.y_high).any()):

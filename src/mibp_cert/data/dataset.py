@@ -198,8 +198,8 @@ class Dataset:
         targets = None if self.targets is None else frozen(self.targets[rows])
         index = None if self.index is None else self.index[rows]
         weights = None if self.weights is None else frozen(self.weights[rows])
-        same = {"missing": missing, "targets": targets, "index": index, "weights": weights}
-        return replace(self, x=frozen(self.x[rows]), y=self.y[rows], **same)
+        some = replace(self, x=frozen(self.x[rows]), y=self.y[rows], missing=missing, targets=targets, index=index)
+        return replace(some, weights=weights)
 
     def weighted(self, weights: ArrayLike | None) -> Dataset:
         """The same data, with rows that count so much each; None: all alike."""

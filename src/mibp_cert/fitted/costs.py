@@ -1,12 +1,12 @@
 """What replacing a row costs where more is known than the box of the parameters.
 
-`U(θ) = c + λ x̂·θ` is the line summed for a row, `V(θ) = c' + λ' x̂'·θ` that of its alternative (`fitted.dual`), with `x̂ = x + d`, `x̂' =
-x' + d'` and noise `|d·θ| ≤ ρ`, `|d'·θ| ≤ ρ'`. Over datasets in which the row is dirty, the alternative's score `(x' + d'')·θ`, with `d''`
-its true noise, lies in `[l, h]`; so `x'·θ ∈ [l − ρ', h + ρ']`.
+`U(θ) = c + λ x̂·θ` is the line summed for a row, `V(θ) = c' + λ' x̂'·θ` that of its alternative (`fitted.dual`), where `x̂ = x + d`
+and `x̂' = x' + d'` with noise `|d·θ| ≤ ρ`, `|d'·θ| ≤ ρ'`. Over datasets in which the row is dirty, the alternative's score
+`(x' + d'')·θ`, with `d''` its true noise, lies in `[l, h]`; so `x'·θ ∈ [l − ρ', h + ρ']`.
 
 - Where `x = x'`: `V − U ≤ c' − c + max (λ' − λ)·[l − ρ', h + ρ'] + |λ'|ρ' + |λ|ρ`.
-- Where the row may be gone, and the alternative's noise covers the row's own: `−U ≤ −c + max −λ·[l − 2ρ', h + 2ρ']`, or what the box
-  says.
+- Where the row may be gone, and the alternative's noise covers the row's own: `−U ≤ −c + max −λ·[l − 2ρ', h + 2ρ']`, or what
+  the box says.
 """
 
 from __future__ import annotations

@@ -72,7 +72,11 @@ class Fitted:
             )
         if self.class_weight is not None and self.loss in REGRESSIONS:
             raise UserError("class_weight is for models of classes; this one predicts numbers.")
-        if self.class_weight is not None and self.class_weight != BALANCED and not isinstance(self.class_weight, Mapping):
+        if (
+            self.class_weight is not None
+            and self.class_weight != BALANCED
+            and not isinstance(self.class_weight, Mapping)
+        ):
             raise UserError(f"class_weight must be {{class: weight}} or 'balanced', got {self.class_weight!r}.")
 
     @property
@@ -106,7 +110,9 @@ class Fitted:
             known = {str(name): k for k, name in enumerate(train.classes)}
             for name, weight in self.class_weight.items():
                 if str(name) not in known:
-                    raise UserError(f"class_weight names the class {name!r}; there are {', '.join(map(repr, train.classes))}.")
+                    raise UserError(
+                        f"class_weight names the class {name!r}; there are {', '.join(map(repr, train.classes))}."
+                    )
                 if not isinstance(weight, int | float | np.number) or not (math.isfinite(weight) and weight >= 0):
                     raise UserError(f"The weight of the class {name!r} must be a finite number ≥ 0, got {weight!r}.")
                 by_class[known[str(name)]] = weight
@@ -202,7 +208,11 @@ class FitStep(Step):
     def counts(self, y: Array, *, whole: bool = False) -> Array:
         """How much each row of a dataset counts, by its label, and 0 where it is absent; `whole`: as if all were present."""
         labels = self.weights.shape[1]
-        found = (self.weights * y[..., :labels]).sum(axis=-1) if labels > 1 else np.broadcast_to(self.weights[:, 0], y.shape[:-1])
+        found = (
+            (self.weights * y[..., :labels]).sum(axis=-1)
+            if labels > 1
+            else np.broadcast_to(self.weights[:, 0], y.shape[:-1])
+        )
         return np.asarray(found if whole or y.shape[-1] == labels else found * y[..., labels])
 
     def pull(self, theta: Array, x: Array, upstream: Array) -> Array:

@@ -7,8 +7,8 @@ becomes part of the budgets:
 (1) of `fitted.dual` its share is at most `(1 − μ)V_i`, with `V_i` its line on *its own score's range as a dirty row*: over all
 datasets in which it is dirty, whatever its weight. So it costs at most `max(0, max_B (V_i − U_i), max_B (−U_i))`: the row is its
 own alternative, and one that may be `gone`. The line `U_i` is built on the range over datasets that leave the row alone. A row
-that another budget replaces as well, by `V'_i`, has at most the larger of `V'_i` and 0 for its share: the two costs together cover
-it, so neither budget needs the other's noise.
+that another budget replaces as well, by `V'_i`, has a share of at most `max(V'_i, 0)`: the two costs together cover it, so that
+neither budget needs the other's noise.
 
 **A row that may come** has no line of its own: `most` of them cost `most` times the largest `max(0, V)`, one `V` for each label.
 
@@ -89,8 +89,8 @@ def _by_label(budget: Budget, weights: Array) -> Budget:
     open_ = budget.by.q > 0
     if not open_.any():
         return budget
-    parts = [(np.flatnonzero(~open_).astype(np.intp), None)]
-    parts += [(np.flatnonzero(open_).astype(np.intp), label) for label in (0, 1)]
+    shut, unsure = (np.flatnonzero(some).astype(np.intp) for some in (~open_, open_))
+    parts: list[tuple[Index, int | None]] = [(shut, None), (unsure, 0), (unsure, 1)]
     found = None
     for index, label in parts:
         some = of_rows(budget.by, index)

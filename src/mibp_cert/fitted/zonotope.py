@@ -13,8 +13,8 @@ in which everything is a linear function of `a` or the absolute value of one. Wi
          (Σ_i w_i R_ij δψ_i + τ_j) N e_j;   δθ_j (I + MN)_j.
 
 A replaced row costs at most `ω_i P_i + |ω_i| F_i + Σ_j |u_j| D_ij + Σ_j R'_ij |ψ̄'_i u_j + κ_i θ̄_j ω_i|`, with the same
-`κ_i`: `P_i = w'm' − wm + (w' − w)κ x_i·θ̄`, `F_i = w'b' − wb + |w' − w|κ|x_i|·δθ + w'κR'_i·δθ`, `D_ij = w'R'_ij δψ'_i`. Where it may
-be gone it costs `ω_i P_i + |ω_i| F_i` with `w' = 0` and `x_i·θ` in the range of the row's score.
+`κ_i`: `P_i = w'm' − wm + (w' − w)κ x_i·θ̄`, `F_i = w'b' − wb + |w' − w|κ|x_i|·δθ + w'κR'_i·δθ`, `D_ij = w'R'_ij δψ'_i`.
+Where it may be gone it costs `ω_i P_i + |ω_i| F_i` with `w' = 0` and `x_i·θ` in the range of the row's score.
 
 **Exit cut.** Where some query *is* at its end, `a·θ ≥ v`, every other one satisfies `b·θ ≤ min_{ν ≥ 0} h(b + νa) − νv`. Any
 `ν` gives a bound.

@@ -38,9 +38,7 @@ ACTS: dict[str, type[Act]] = {
 class ProductSet(ThreatSet):
     """The set `𝒟` spanned by parts, with at most `limits[k]` rows of the whole data touched by the parts of group `k`."""
 
-    def __init__(
-        self, clean: Dataset, parts: list[Part], limits: list[int], added: Sequence[Addition] = ()
-    ) -> None:
+    def __init__(self, clean: Dataset, parts: list[Part], limits: list[int], added: Sequence[Addition] = ()) -> None:
         clean, parts = with_presence(clean, parts, added)
         self.clean, self.limits = clean, tuple(limits)
         self.sides = _sides(clean, [part for part in parts if part.without_clean])

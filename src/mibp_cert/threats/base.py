@@ -188,7 +188,9 @@ class Where(_Around):
 
     def added(self, clean: Dataset) -> list[Addition]:
         if self.threat.added(clean):
-            raise UserError("Lost rows are none of those that a condition picks: give Added a domain instead of .where(...).")
+            raise UserError(
+                "Lost rows are none of those that a condition picks: give Added a domain instead of .where(...)."
+            )
         return []
 
     def reads_labels(self) -> bool:

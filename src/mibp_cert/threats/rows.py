@@ -73,7 +73,9 @@ class Added(_OfRows):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.domain is not None and not isinstance(self.domain, Mapping):
-            raise UserError(f"A domain names columns with their ranges, such as {{'age': (18, 99)}}; got {self.domain!r}.")
+            raise UserError(
+                f"A domain names columns with their ranges, such as {{'age': (18, 99)}}; got {self.domain!r}."
+            )
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         return []
@@ -95,7 +97,7 @@ class Added(_OfRows):
                 ends = _ends(column, given.get(j), clean.x[:, column.start])
                 parts += _boxes("x", x, column.start, ends)
             else:
-                some = column.categories if j not in given else given[j]
+                some = given.get(j, column.categories)
                 parts += _options("x", x, column.start, [column.number(name) for name in some], column.name)
         y = np.zeros((k, clean.one_hot.shape[1]))
         if clean.targets is None:
@@ -113,7 +115,9 @@ class Added(_OfRows):
         for name, ends in self.domain.items():
             values = plain(ends)
             numbers = isinstance(values, list) and len(values) == 2 and not any(isinstance(v, str) for v in values)
-            said.append(f"{name!r} {f'from {amount(values[0])} to {amount(values[1])}' if numbers else f'among {names(values)}'}")
+            said.append(
+                f"{name!r} {f'from {amount(values[0])} to {amount(values[1])}' if numbers else f'among {names(values)}'}"
+            )
         known = "whatever is seen in the data" if not said else ", ".join(said)
         return f"at most {count(self.at_most, 'row')} may have been lost ({known})"
 
@@ -135,7 +139,9 @@ def _ends(column: Column, given: Any, seen: Array) -> Array:
     except (TypeError, ValueError):
         ends = np.zeros(0)
     if ends.shape != (2,) or not np.isfinite(ends).all() or ends[0] > ends[1]:
-        raise UserError(f"The domain of the column '{column.name}' must be a pair (low, high) of numbers, got {given!r}.")
+        raise UserError(
+            f"The domain of the column '{column.name}' must be a pair (low, high) of numbers, got {given!r}."
+        )
     return ends
 
 
