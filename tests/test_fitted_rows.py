@@ -295,6 +295,19 @@ def test_rows_that_are_there_in_part_are_covered(loss: str, most: int, c: float)
             assert world.excess(tighten(world.problem, found)) <= 0.0
 
 
+@pytest.mark.parametrize(("loss", "most", "c"), WORLDS)
+def test_an_exit_is_cut_by_what_is_true_of_those_who_take_it(loss: str, most: int, c: float) -> None:
+    """Under the assumption `a·θ ≥ v`, the zonotope keeps every model for which it holds."""
+    rng, world = np.random.default_rng(0), Mixed(loss, most, 1, c)
+    whole = Zonotope(world.problem.table, world.problem.loss, world.hull(), world.problem.tau)
+    every = world.theta, world.s, world.dirty
+    for _ in range(6):
+        a = rng.normal(size=3)
+        v = float(np.quantile(every[0] @ a, rng.choice([0.5, 0.9, 0.99])))
+        world.theta, world.s, world.dirty = (part[every[0] @ a >= v] for part in every)
+        assert world.excess(whole.bounds(a, v)) <= 1e-12
+
+
 def _one_short(patch: pytest.MonkeyPatch) -> None:
     for module in (dual, zonotope_module):
         original = module.largest_sum
@@ -554,3 +567,48 @@ def test_weights_are_told() -> None:
     assert plain["sample_weight"] == {"rows": 7, "sum": 8.0}
     assert plain["data_sha256"] != mc.certify_fit(data).to_json()["data_sha256"]
     assert not {"class_weight", "sample_weight"} & set(mc.certify_fit(data).to_json())
+
+
+# A long hunt ------------------------------------------------------------------------------------------------------------
+
+
+def check_random(seed: int) -> None:
+    """A random table, model, weights and composition of threats: members sampled, attacked and enumerated."""
+    rng = np.random.default_rng(seed)
+    loss, n = str(rng.choice(LOSSES)), int(rng.integers(6, 14))
+    data = tiny(loss, seed, n)
+    if rng.random() < 0.4:
+        data = data.weighted(rng.choice([0.0, 0.5, 1.0, 2.0], size=n, p=[0.1, 0.2, 0.5, 0.2]))
+    parts: list[Any] = [Removed(int(rng.integers(1, 3)))] if rng.random() < 0.7 else []
+    if rng.random() < 0.4 or not parts:
+        parts.append(Added(int(rng.integers(1, 3)), {"0": (-1, float(rng.choice([0, 1, 2]))), "1": (-2, 2)}))
+    if rng.random() < 0.6:
+        parts.append(LInf(float(rng.choice([0.01, 0.1, 0.3]))) if rng.random() < 0.6 else Budget(LInf(0.5), rows=1))
+    if rng.random() < 0.4:
+        parts.append(TargetNoise(0.3) if loss in REGRESSIONS else LabelFlips(int(rng.integers(1, 3))))
+    weights = {1: float(rng.choice([0.3, 3.0]))} if loss not in REGRESSIONS and rng.random() < 0.3 else None
+    c = float(rng.choice([0.01, 0.05, 0.2])) * (1.0 if loss == "cross-entropy" else 0.3)
+    try:
+        run = mc.certify_fit(data, mc.threats.All.of(parts), Fitted(loss, c, class_weight=weights), attacked=False)
+    except mc.MibpCertError:
+        return  # a sentence, and no bounds
+    step: Any = run.request.plan.steps[0]
+    bound = run.request.members
+    x, y, theta = attacked(step, bound, samples=80, rounds=2, seed=seed)
+    every = bound.members(400)
+    if every is not None:
+        x, y = (np.stack([m[i] for m in every]) for i in (0, 1))
+        theta = np.concatenate([theta, step.train(np.zeros((len(x), theta.shape[1])), x, y)])
+    assert ((run.bounds.lower <= theta) & (theta <= run.bounds.upper)).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_compositions_lie_in_their_bounds(seed: int) -> None:
+    check_random(seed)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("block", range(12))
+def test_rows_hunt(block: int) -> None:
+    for seed in range(1000 + 25 * block, 1000 + 25 * block + 25):
+        check_random(seed)
