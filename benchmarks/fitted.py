@@ -37,6 +37,8 @@ CASES: dict[str, list[tuple[str, mc.Threat, mc.Fitted]]] = {
         ("two-moons", mc.LabelFlips(1), mc.Fitted(C=1.0)),
         ("two-moons", mc.LabelFlips(3), mc.Fitted(C=1.0)),
         ("two-moons", mc.Budget(mc.LInf(0.2), rows=3), mc.Fitted(C=1.0)),
+        ("two-moons", mc.Removed(5), mc.Fitted(C=1.0)),
+        ("two-moons", mc.Added(1, {}), mc.Fitted(C=1.0)),
     ],
 }
 

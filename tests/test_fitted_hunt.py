@@ -171,7 +171,7 @@ def hunt(seed: int, tally: Tally, *, compare: int) -> None:
     frozen = start[: len(start) - step.fitted]
     with np.errstate(over="ignore", invalid="ignore"):
         problem, few = table_problem(step, bound, frozen), finite_problem(step, bound, frozen)
-        z = ranges._Search(problem).cut() if case.cut else ranges.prove(problem)
+        z = ranges.Search(problem).cut() if case.cut else ranges.prove(problem)
     if z is None and few is None:
         tally.cases["unproven"] += 1
         return
@@ -302,12 +302,13 @@ def test_a_large_mean_of_the_targets_does_not_drown_the_coefficients_of_a_condit
 def test_a_flipped_row_that_leaves_its_clean_range_is_no_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the assumption of an exit no score was left for row 0 as handed in: the flip is spent on it, which is no proof."""
     monkeypatch.setattr(ranges, "HOPE", np.inf)
+    monkeypatch.setattr(ranges, "CUT_FIRST", 1.8)
     rows = [[0.51, 73, -4.3, -0.037], [6.7, -55, 3.0, 0.052], [0.35, 42, 0.84, 0.064], [-1.8, -30, 3.1, 0.028],
             [2.2, -2.7, -2.8, 0.029], [3.5, -45, -1.0, 0.00096], [-0.15, 1.6, 4.6, 0.046], [-3.7, -16, 4.1, -0.06],
             [-0.26, 2.6, 2.5, -0.0073], [0.57, -52, -1.1, 0.069]]  # fmt: skip
     data, model = Dataset.of(np.array(rows), np.array([1, 1, 0, 0, 1, 1, 0, 0, 0, 1])), Fitted(C=0.033)
     step, start, bound = step_of(data, model), model.start(data), LabelFlips(1).bind(data)
-    z = ranges._Search(table_problem(step, bound, start[:0])).cut()
+    z = ranges.Search(table_problem(step, bound, start[:0])).cut()
     members = bound.members(100)
     assert z is not None
     assert members is not None

@@ -29,6 +29,7 @@ from mibp_cert.studies.tolerance import Family, Tolerance, tolerance
 from mibp_cert.threats import (
     L1,
     L2,
+    Added,
     AnyCategory,
     Budget,
     Confusable,
@@ -38,6 +39,7 @@ from mibp_cert.threats import (
     Missing,
     Monotone,
     Nothing,
+    Removed,
     Rounded,
     Rules,
     Shift,
@@ -81,6 +83,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "L1",
     "L2",
+    "Added",
     "AnyCategory",
     "AttackSettings",
     "AuditSettings",
@@ -120,6 +123,7 @@ __all__ = [
     "Recipe",
     "RelationalSet",
     "RelationalSettings",
+    "Removed",
     "Rounded",
     "Rules",
     "Selection",

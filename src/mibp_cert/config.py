@@ -35,7 +35,12 @@ Settings = TypeVar("Settings")
 
 CLOSE = 0.05
 """How far below the best clean accuracy an epoch may be to be chosen."""
-SHORT = {"flips": ("label-flips", "at_most"), "target_eps": ("target-noise", "eps"), "missing": ("missing", "columns")}
+SHORT = {
+    "flips": ("label-flips", "at_most"),
+    "removed": ("removed", "at_most"),
+    "target_eps": ("target-noise", "eps"),
+    "missing": ("missing", "columns"),
+}
 """Short keys of the section `threat`, the kind that each stands for, and the entry there."""
 EASY = ("eps", "rows", "any_category", *SHORT)
 """Keys of the section `threat` that the command line knows; a `kind` says everything else."""
@@ -90,6 +95,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "float": ((int, float), "a number"),
     "str": ((str,), "text"),
     "tuple": ((list, tuple), "a list"),
+    "Mapping": ((Mapping,), "a table"),
 }
 
 
@@ -314,7 +320,8 @@ def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = 
     said = {key: value for key, value in section.items() if value not in (None, (), [])}
     if not said:
         raise UserError(
-            "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, or [threat] in a configuration."
+            "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, --removed, or [threat] in a "
+            "configuration."
         )
     parts = _noise(said["eps"]) if "eps" in said else []
     if "any_category" in said:

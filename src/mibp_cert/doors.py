@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mibp_cert.certify.attack import AttackSettings
 from mibp_cert.certify.loop import Callbacks, certify
@@ -86,6 +87,7 @@ def certify_fit(
     model: Fitted | None = None,
     engine: str = "dual",
     *,
+    sample_weight: ArrayLike | None = None,
     test_threat: Threat | None = None,
     attack_settings: AttackSettings | None = None,
     attacked: bool = True,
@@ -93,7 +95,8 @@ def certify_fit(
 ) -> CertifiedRun:
     """Fit on every dataset that the threat allows, at once: bounds that contain the minimiser for each of them.
 
-    No seed, batch or number of steps is part of the certificate; scaling, features and `C` are fixed.
+    No seed, batch or number of steps is part of the certificate; scaling, features, `C` and weights are fixed. `sample_weight`:
+    how much each training row counts, a number ≥ 0.
 
     >>> from mibp_cert import LInf, two_moons
     >>> run = certify_fit(two_moons(0), LInf(0.01), Fitted(C=1.0))
@@ -101,6 +104,8 @@ def certify_fit(
     True
     """
     model, split = model or Fitted(), Split.of(data)
+    if sample_weight is not None:
+        split = replace(split, train=split.train.weighted(sample_weight))
     network = model.network(split.train)
     request = _request(
         network,

@@ -26,6 +26,8 @@ from mibp_cert.sets import ThreatSet
 
 VARIANTS = 6
 """Random perturbations of the test inputs that every model meets."""
+EVERY = 600
+"""Members up to which a fitted model is fitted to every one of them."""
 CHUNK = 64
 """Datasets trained at once."""
 CELLS = 4_000_000
@@ -180,7 +182,12 @@ def attack(
         trainer.perturb([x for x, _ in inputs.members.sample(rng, VARIANTS)])
     trainer.add([threat.reference], "clean data")
     if isinstance(steps[0], FitStep):
-        _fits(trainer, steps[0], settings, rng)
+        each = max(1, threat.reference[0].size)
+        every = threat.members(min(EVERY, MANY_CELLS // each))
+        if every is None:
+            _fits(trainer, steps[0], settings, rng)
+        else:
+            trainer.add(every, "dataset")
         return trainer.found(nominal)
     trainer.add(threat.sample(rng, settings.members), "random member")
     cases = [] if state is None else cases_of(state, threat)

@@ -69,6 +69,17 @@ class EpochRecord:
         return plain
 
 
+def _weights_json(fitted: Fitted | None, train: Dataset) -> dict[str, Any]:
+    """Weights of classes, and of rows by their number and sum (the rows' own are part of `data_sha256`)."""
+    found: dict[str, Any] = {}
+    if fitted is not None and fitted.class_weight is not None:
+        given = fitted.class_weight
+        found["class_weight"] = given if isinstance(given, str) else {str(k): float(v) for k, v in given.items()}
+    if train.weights is not None:
+        found["sample_weight"] = {"rows": int((train.weights > 0).sum()), "sum": float(train.weights.sum())}
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class CertifiedRun:
     """Bounds on every parameter (`bounds.lower`, `bounds.upper`), the clean model `theta`, and certified predictions.
@@ -341,6 +352,7 @@ class CertifiedRun:
                 if getattr(training, k, None) != getattr(usual, k) and in_steps
             },
             **({} if self.fitted is None else {k: getattr(self.fitted, k) for k in penalty}),
+            **_weights_json(self.fitted, self.train),
             "batch_size": None if plan is None else plan.batch_size,
             "batch_mode": told["batch_mode"],
             "init": told["init"],

@@ -233,6 +233,8 @@ class Engine(ABC):
     """The graph operations that it has rules for."""
     own_sets: ClassVar[bool] = False
     """Whether it bounds predictions over its own kind of sets only."""
+    knows_rows: ClassVar[bool] = False
+    """Whether rows may come and go."""
     keeps_symbols: ClassVar[bool] = False
     """Whether it keeps a generator for every symbol of the data's noise."""
     solves: ClassVar[bool] = False

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from rich.progress import Progress
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -21,7 +21,7 @@ from mibp_cert.certify import AttackSettings, CertifiedRun
 from mibp_cert.data import Dataset
 from mibp_cert.doors import certify_fit
 from mibp_cert.errors import UserError
-from mibp_cert.estimator.base import Certified, Classes, Numbers
+from mibp_cert.estimator.base import Certified, Classes, Numbers, Table
 from mibp_cert.fitted import FITTED, Fitted
 from mibp_cert.report.terminal import show_training
 from mibp_cert.threats import Threat
@@ -34,6 +34,11 @@ class _Minimum(Certified):
 
     scaling: ClassVar[str] = "none"  # type: ignore[misc]
     fit_intercept: bool
+
+    def fit(self, X: Table, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit on every dataset that the threat allows, at once; `sample_weight`: how much each row counts, a fixed number ≥ 0."""
+        one = isinstance(sample_weight, int | float | np.number)
+        return self._fit(X, y, np.full(len(np.asarray(y)), sample_weight) if one else sample_weight)
 
     def _model(self) -> Fitted:
         """What is fitted."""
@@ -73,6 +78,7 @@ class CertifiedLogisticRegression(Classes, _Minimum):
     ranges: Mapping[Any, tuple[float, float]] | None = None
     abstain_label: Any = None
     verbose: int = 0
+    class_weight: Mapping[Any, float] | str | None = None
 
     narrower = "a smaller C"
 
@@ -91,7 +97,7 @@ class CertifiedLogisticRegression(Classes, _Minimum):
         return whole
 
     def _model(self) -> Fitted:
-        return Fitted("cross-entropy", self.C, self.fit_intercept)
+        return Fitted("cross-entropy", self.C, self.fit_intercept, class_weight=self.class_weight)
 
     @property
     def coef_(self) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from mibp_cert.fitted.attack import adjoint
 from mibp_cert.fitted.engine import DualEngine, FittedSet
 from mibp_cert.fitted.features import RandomFeatures
 from mibp_cert.fitted.losses import SCORE_LOSSES
-from mibp_cert.fitted.model import MODELS, REGRESSIONS, FitStep, Fitted
+from mibp_cert.fitted.model import BALANCED, MODELS, REGRESSIONS, FitStep, Fitted
 
 FITTED: dict[str, type[Engine]] = {engine.name: engine for engine in (DualEngine,)}
 """Every engine for fitted models."""

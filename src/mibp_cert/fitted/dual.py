@@ -20,7 +20,8 @@ is affine in `θ`: its largest value over `B` is at a corner. Soundness does not
 before `x_i + d_i` (and not before `s_i`).
 
 **Budgets.** Let `U_i(θ)` be the affine function summed for row `i`, `V_i(θ)` that of an alternative, with its own slope on its
-own score's range. Replacing the row costs `max(0, max_B (V_i − U_i))`; `most` rows cost at most the sum of the `most` largest.
+own score's range. Replacing the row costs `max(0, max_B (V_i − U_i))`, and where it may be gone altogether also `max_B (−U_i)`;
+`most` rows cost at most the sum of the `most` largest.
 
 Multipliers: `u = −M⁻¹a` with `M = diag α + Σ w_i κ_i x̂_i x̂_iᵀ` leaves nothing of the affine part; `κ_i` is the slope of the
 concave (`ω_i > 0`) or convex envelope of `ψ` on `S_i` at the score of the worst model, which a Newton step on the fit with
@@ -41,6 +42,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.fitted.costs import by_score, or_gone
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
 from mibp_cert.sets import largest_sum
@@ -87,6 +89,8 @@ class Lines:
     coef: Array
     """Left empty where only its sum over rows is asked for."""
     size: Array
+    lam: Array
+    """`coef` as a multiple of `x̂`: what the score itself is multiplied by."""
     slope: Array | None = None
     """The sum of `coef` over rows, and that of its absolute values (at least)."""
     steep: Array | None = None
@@ -215,9 +219,11 @@ class Dual:
         if budget.targets_only:
             # The same row with another target: with the same slope, nothing but the maxima differ.
             const, size = known.replaced(self.main, budget.rows, omega, kappa[:, budget.rows])
-            gain = np.where(mine, 0.0, np.maximum(const, 0.0))
+            gain, size = or_gone(budget, known, lines, const, size)
+            gain = np.where(mine, 0.0, np.maximum(gain, 0.0))
             return self._largest(budget, gain), size.sum(axis=1)
         kappa = known.envelope(omega >= 0, np.clip(theta @ by.x.T, known.low, known.high))[1]
+        kappa = np.where(there, kappa, 0.0)  # a new row has no line that a slope of its own could be held against
         new, _ = known.lines(u, kappa, known.slopes(u, kappa * omega), np.zeros(omega.shape), None)
         const, coef, size = new.const, new.coef, new.size + np.abs(new.coef) @ z.reach
         old = budget.rows[there]
@@ -230,6 +236,9 @@ class Dual:
             const = const + np.where(mine, self.table.reach_of(z.reach)[i][:, None], 0.0)
             coef = coef + np.where(mine[..., None], sign * rows.x[i][:, None, :], 0.0)
         gain = const + coef @ z.middle + np.abs(coef) @ z.radius
+        if budget.scaled:
+            gain, size = by_score(budget, known, rows, (lines, new.lam), const, gain, size)
+        gain, size = or_gone(budget, known, lines, gain, size)
         # With noise that can be scaled down, a row's range is for datasets that leave it alone.
         gain = np.where(mine & budget.scaled, 0.0, np.maximum(gain, 0.0))
         return self._largest(budget, gain), size.sum(axis=1)
@@ -412,7 +421,7 @@ class Known:
         size_u = np.abs(u) @ np.abs(rows.x).T + rows.reach_of(np.abs(u))
         width = rows.reach_of(z.reach[None, :])
         size = rows.w * (3.0 * size_u * (self.size + np.abs(kappa) * self.far) + 2.0 * np.abs(both) * width)
-        return Lines(const, coef, size, _sum(lam, hat), steep), (spread, shared)
+        return Lines(const, coef, size, lam, _sum(lam, hat), steep), (spread, shared)
 
     @cached_property
     def largest(self) -> Array:

@@ -26,6 +26,7 @@ from mibp_cert.fitted.finite import FiniteProblem, finite_problem
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
+from mibp_cert.fitted.presence import check_left, counted
 from mibp_cert.fitted.ranges import OWN_CELLS, Problem, prove
 from mibp_cert.fitted.table import table_of
 from mibp_cert.graph import Graph
@@ -80,6 +81,7 @@ class DualEngine(Engine):
     soundness = "rounding-safe"
     operations = LINEAR | {"const", "relu", "gate", "smooth"}
     own_sets = True
+    knows_rows = True
 
     @classmethod
     def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
@@ -170,17 +172,18 @@ def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem | Fin
 
 def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
     """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
-    x, y = threat.reference
-    alpha, weights, features = step.model.alpha(step.head.inputs), np.ones(len(x)), step.model.features
-    if features is None:
-        table = table_of(threat.noise(), step.column, weights, alpha)
-    else:
-        raw = table_of(threat.noise(), step.column, weights, np.zeros(x.shape[1]))
-        table = features.through(raw).with_penalties(alpha)
+    (x, y), noise, there = threat.reference, threat.noise(), threat.clean.there
+    alpha, weights, features = step.model.alpha(step.head.inputs), step.counts(y), step.model.features
+    keep = weights > 0
+    check_left(noise, y, there, keep, threat.clean.classes)
+    raw = table_of(noise, step.column, step.counts(y, whole=True), alpha if features is None else np.zeros(x.shape[1]))
+    table = counted(raw, noise, step.weights, there, keep)
+    if features is not None:
+        table = features.through(table).with_penalties(alpha)
     design = step.design(np.append(frozen, np.zeros(step.fitted)), x)
     c = minimise(design, y[:, step.column], weights, alpha, step.loss)
     tau = tilt(design, y[:, step.column], weights, alpha, step.loss, c)
-    problem = Problem(table, step.loss, c, tau, design @ c)
+    problem = Problem(table, step.loss, c, tau, (design @ c)[keep])
     return replace(problem, shared=problem.cells > OWN_CELLS)
 
 

@@ -41,6 +41,12 @@ def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start:
             step = np.linalg.solve(scaled, (gradient / unit)[..., None])[..., 0] / unit
             share = _share(x, y, w, alpha, loss, theta, step, (gradient * step).sum(axis=-1))
             change = share[..., None] * step
+            if (share == 0).any():
+                # Beyond a kink there is no curvature to go by. With the steepest one everywhere, a step never overshoots.
+                most = np.swapaxes((w * loss.steepest)[..., None] * x, -1, -2) @ x + np.diag(alpha)
+                sure = np.linalg.solve(most + 1e-12 * _trace(most) * np.eye(len(alpha)), gradient[..., None])[..., 0]
+                far = np.abs(sure).max(axis=-1) > 1e-9 * (1e-9 + np.abs(theta).max(axis=-1))
+                change = np.where(((share == 0) & far)[..., None], sure, change)
             theta = theta - change
             # Rows beyond a kink have no curvature: where a step led out of sight, the next one gives them some.
             lost = (share < LEAST) & (least == 0.0)
@@ -50,6 +56,10 @@ def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start:
                 break
             least = np.where(lost, LEAST, 0.0)
     return theta
+
+
+def _trace(m: Array) -> Array:
+    return np.asarray(np.trace(m, axis1=-2, axis2=-1)[..., None, None])
 
 
 def _scores(x: Array, theta: Array) -> Array:

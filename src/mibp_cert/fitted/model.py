@@ -12,8 +12,9 @@ features, `C` and weights are fixed: they are not computed anew on other data.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from mibp_cert.fitted.table import Array
 from mibp_cert.graph import evaluate
 from mibp_cert.nets import Linear, Network, Plan, Step
 
+BALANCED = "balanced"
 MODELS = {
     "logistic": "cross-entropy",
     "ridge": "squared-error",
@@ -52,6 +54,9 @@ class Fitted:
     """Frozen features in front of the model; None: the columns themselves."""
     penalise_intercept: bool = False
     """As `LinearSVC` does."""
+    class_weight: Mapping[Any, float] | str | None = None
+    """How much the rows of each class count (others: 1), or `balanced`: as if all classes had as many rows, by the data as
+    handed in."""
 
     def __post_init__(self) -> None:
         if self.loss not in SCORE_LOSSES:
@@ -65,6 +70,14 @@ class Fitted:
                 f"C must be a finite number > 0, and 1/C finite, got {self.C!r}: without a penalty nothing bounds how far wrong "
                 "data move the minimum."
             )
+        if self.class_weight is not None and self.loss in REGRESSIONS:
+            raise UserError("class_weight is for models of classes; this one predicts numbers.")
+        if (
+            self.class_weight is not None
+            and self.class_weight != BALANCED
+            and not isinstance(self.class_weight, Mapping)
+        ):
+            raise UserError(f"class_weight must be {{class: weight}} or 'balanced', got {self.class_weight!r}.")
 
     @property
     def name(self) -> str:
@@ -81,6 +94,29 @@ class Fitted:
         if not self.fit_intercept:
             return weights
         return np.append(weights, 1.0 / self.C if self.penalise_intercept else 0.0)
+
+    def weights(self, train: Dataset) -> Array:
+        """How much each row counts, for every label that it may have (rows × classes; a regression: × 1).
+
+        >>> Fitted(class_weight={"yes": 3.0}).weights(Dataset.of([[0.0], [1.0]], ["no", "yes"])).tolist()
+        [[1.0, 3.0], [1.0, 3.0]]
+        """
+        rows = np.ones(len(train)) if train.weights is None else train.weights
+        by_class = np.ones(max(1, len(train.classes)))
+        if isinstance(self.class_weight, str):
+            counts = np.bincount(train.y, rows, minlength=len(train.classes))
+            by_class = counts.sum() / (len(counts) * np.maximum(counts, 1e-300))
+        elif self.class_weight is not None:
+            known = {str(name): k for k, name in enumerate(train.classes)}
+            for name, weight in self.class_weight.items():
+                if str(name) not in known:
+                    raise UserError(
+                        f"class_weight names the class {name!r}; there are {', '.join(map(repr, train.classes))}."
+                    )
+                if not isinstance(weight, int | float | np.number) or not (math.isfinite(weight) and weight >= 0):
+                    raise UserError(f"The weight of the class {name!r} must be a finite number ≥ 0, got {weight!r}.")
+                by_class[known[str(name)]] = weight
+        return np.asarray(rows[:, None] * by_class)
 
     @property
     def batch_size(self) -> None:
@@ -102,7 +138,8 @@ class Fitted:
         """The fit as the only step."""
         column = 1 if train.task is Task.CLASSES else 0
         rows = np.arange(len(train), dtype=np.intp)
-        step = FitStep(network.forward_graph(len(train)), rows, network.layout, network, self, column)
+        graph, weights = network.forward_graph(len(train)), self.weights(train)
+        step = FitStep(graph, rows, network.layout, network, self, column, weights)
         return Plan((step,), (1,), start, len(train), 1)
 
     def check(self, network: Network, train: Dataset) -> None:
@@ -118,8 +155,11 @@ class Fitted:
             raise UserError(f"A fitted model with the loss {self.loss!r} needs {wanted}; choose another loss.")
         if train.task is Task.CLASSES and len(train.classes) != 2:
             raise UserError(f"Fitted models know two classes so far; these data have {len(train.classes)}.")
-        if train.task is Task.CLASSES and len(np.unique(train.y)) < 2:
-            raise UserError("All training rows have the same class: there is nothing to fit.")
+        count = self.weights(train)[np.arange(len(train)), train.y] > 0
+        if not count.any():
+            raise UserError("No training row has a weight above 0: there is nothing to fit.")
+        if train.task is Task.CLASSES and len(np.unique(train.y[count])) < 2:
+            raise UserError("All training rows (of weight above 0) have the same class: there is nothing to fit.")
 
 
 @final
@@ -131,6 +171,8 @@ class FitStep(Step):
     model: Fitted
     column: int
     """Of the one-hot labels (or targets) that is fitted."""
+    weights: Array
+    """How much each row counts, by label."""
 
     @property
     def loss(self) -> ScoreLoss:
@@ -156,6 +198,16 @@ class FitStep(Step):
             features = evaluate(body.forward_graph(x.shape[-2]), {**values, "x": x})["logits"]
         return np.concatenate([features, np.ones((*features.shape[:-1], 1))], axis=-1) if self.head.bias else features
 
+    def counts(self, y: Array, *, whole: bool = False) -> Array:
+        """How much each row of a dataset counts, by its label, and 0 where it is absent; `whole`: as if all were present."""
+        labels = self.weights.shape[1]
+        found = (
+            (self.weights * y[..., :labels]).sum(axis=-1)
+            if labels > 1
+            else np.broadcast_to(self.weights[:, 0], y.shape[:-1])
+        )
+        return np.asarray(found if whole or y.shape[-1] == labels else found * y[..., labels])
+
     def pull(self, theta: Array, x: Array, upstream: Array) -> Array:
         """From the gradient with respect to features (… × rows × features) to that with respect to the inputs."""
         features = self.model.features
@@ -169,7 +221,6 @@ class FitStep(Step):
         design = self.design(theta, x)
         frozen = theta[..., : theta.shape[-1] - self.fitted]
         start = np.broadcast_to(theta[..., -self.fitted :], (*x.shape[:-2], self.fitted))
-        found = minimise(
-            design, y[..., self.column], np.ones(x.shape[-2]), self.model.alpha(self.head.inputs), self.loss, start
-        )
+        alpha = self.model.alpha(self.head.inputs)
+        found = minimise(design, y[..., self.column], self.counts(y), alpha, self.loss, start)
         return np.concatenate([np.broadcast_to(frozen, (*found.shape[:-1], frozen.shape[-1])), found], axis=-1)

@@ -194,10 +194,10 @@ def prove(problem: Problem) -> Ranges | None:
     """Ranges that no minimiser of the family leaves, as small as may be; None if none could be proven. Where shared multipliers
     prove nothing, every row gets its own; exits are cut where plain bounds fail; what is left are wide ranges, which bounded
     slopes may still prove."""
-    search = _Search(problem)
+    search = Search(problem)
     found, hope = search.repeated()
     if found is None and problem.shared and problem.cells <= MOST_CELLS:
-        found, _ = _Search(replace(problem, shared=False)).repeated()
+        found, _ = Search(replace(problem, shared=False)).repeated()
     if found is None and hope and problem.small:
         found = search.cut()
     if found is None and not problem.shared:
@@ -205,7 +205,7 @@ def prove(problem: Problem) -> Ranges | None:
     return None if found is None else tighten(problem, found)
 
 
-class _Search:
+class Search:
     """Hypotheses, from first-order radii around the clean minimiser."""
 
     def __init__(self, problem: Problem) -> None:

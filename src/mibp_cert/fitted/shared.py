@@ -168,7 +168,7 @@ class Costs:
         there = np.maximum(budget.rows, 0)
         present = budget.rows >= 0
         weight = np.where(present, table.rows.w[there], 0.0)
-        kappa = np.where(present, known.secant[there], by.secant)
+        kappa = np.where(present, known.secant[there], 0.0)  # a new row has no line to hold a slope against
         middle, band = (np.where(present, part[there], 0.0) for part in z.own)
         new_middle, new_band = _band(by, kappa)
         change = rows.w - weight
@@ -190,6 +190,12 @@ class Costs:
         self.r, self.psi, self.mid = rows.w[:, None] * most[:, self.columns], by.psi_middle, mid[self.columns]
         self.d = self.r * by.psi_radius[:, None]
         self.again = budget.most if not present.all() else 0
+        self.rows, self.gone = there, np.zeros(len(rows), dtype=bool) if budget.gone is None else budget.gone & present
+        # Gone: nothing of the new row, and the old one's score within what is known of it.
+        more = 2.0 * (most @ ranges.reach) * (1.0 + 1e-12)
+        s, half = 0.5 * (by.low + by.high), 0.5 * (by.high - by.low) + more
+        self.p_gone, self.f_gone = -weight * (middle + kappa * s), weight * (np.abs(kappa) * half - band)
+        self.f_gone = self.f_gone + 16.0 * EPS * weight * (np.abs(middle) + band + np.abs(kappa) * (by.far + more))
 
     def of(self, b: Array) -> tuple[Array, Array]:
         """The sum of the largest costs, and the sum of absolute values behind it, for queries (queries × P)."""
@@ -200,6 +206,7 @@ class Costs:
         """The cost is at most a sum of `|a·v|` over vectors of the row: the sum of the largest `Σ|Cᵀv|`, and of `Σ|v|`."""
         n, across = self.n, self.d + self.r * np.abs(self.psi)[:, None]
         scale = np.maximum(np.abs(self.p) + self.f + np.abs(self.kappa) * (self.r @ np.abs(self.mid)), 0.0)
+        scale = np.maximum(scale, np.where(self.gone, np.abs(self.p_gone) + np.maximum(self.f_gone, 0.0), 0.0))
         whole = scale[:, None] * (np.abs(self.x) @ np.abs(n)) + across @ np.abs(n[self.columns])
         norm = scale * weights(self.x @ n, c) + across @ weights(n[self.columns], c)
         norm = norm * (1.0 + 1e-9) + 16.0 * len(n) * EPS * weights(whole, np.abs(c))
@@ -219,10 +226,16 @@ class Costs:
         if len(self.columns):
             size = size + np.abs(u) @ (np.abs(self.psi) @ self.r)
             size = size + np.abs(omega) @ (np.abs(self.kappa) * (self.r @ np.abs(self.mid)))
+        if self.gone.any():
+            away = omega * self.p_gone + np.abs(omega) * self.f_gone
+            gain = np.where(self.gone, np.maximum(gain, away), gain)
+            size = size + (np.abs(omega) * (np.abs(self.p_gone) + np.abs(self.f_gone))).sum(axis=1)
         gain = np.maximum(gain, 0.0)
         if self.again:
             return np.stack([self.most * gain.max(axis=1), size * self.most], axis=1)
-        return np.stack([largest_sum(gain, self.most), size], axis=1)
+        best = np.zeros((len(b), int(self.rows.max(initial=0)) + 1))
+        np.maximum.at(best.T, self.rows, gain.T)  # one alternative for each row
+        return np.stack([largest_sum(best, self.most), size], axis=1)
 
 
 def _support(block: Block, g: Array, b: Array) -> Array:

@@ -82,9 +82,11 @@ class Budget:
     rows: Index
     by: Rows
     scaled: bool
-    """Each alternative is the row itself with more noise, down to none of it."""
+    """Each alternative is the row itself with more noise, down to none of it (or, for a new row, with more weight)."""
     targets_only: bool = False
     """Alternatives differ from their rows in the target only, and neither has any other noise."""
+    gone: NDArray[np.bool_] | None = None
+    """Alternatives that may also not be there at all (`fitted.presence`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +156,7 @@ def table_of(noise: Noise, column: int, weights: Array, alpha: Array) -> Table:
     for block in blocks:
         # The noise of every budget, so that a row which several of them replace is covered by each.
         rows_of = block.members
-        by = _of_rows(rows, rows_of)
+        by = of_rows(rows, rows_of)
         for other in blocks:
             by = _with_children(by, other, rows_of, cells, targets, p)
         plain = bool((by.x == rows.x[rows_of]).all()) and not (by.r.any() or by.pieces or rows.r[rows_of].any())
@@ -185,7 +187,7 @@ def _with_children(by: Rows, block: Budgeted, rows_of: Index, cells: Any, target
     return by
 
 
-def _of_rows(rows: Rows, rows_of: Index) -> Rows:
+def of_rows(rows: Rows, rows_of: Index) -> Rows:
     """Some of the rows, with their own noise."""
     n, p = rows.x.shape
     picked, pieces = (rows_of[:, None] * p + np.arange(p)).ravel(), []
