@@ -20,11 +20,12 @@ from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
 from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.features import Enclosure, RowNoise, enclose, through
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.ranges import Problem, prove, tighten
-from mibp_cert.fitted.table import table_of
+from mibp_cert.fitted.table import Rows, table_of
 from mibp_cert.graph import Graph, evaluate
 from mibp_cert.nets import Layout, Step
 from mibp_cert.sets import ThreatSet
@@ -102,18 +103,17 @@ class DualEngine(Engine):
     ) -> tuple[Interval, StepReport]:
         assert isinstance(state, FittedSet)
         start = time.perf_counter()
-        graph = make(len(inputs.x))
-        offset, a = linear_in_parameters(graph, layout, inputs.x, state.frozen)
         problem, z = state.problem, state.ranges
+        if len(state.frozen):
+            offset, a, moved = linear_in_features(make, layout, inputs, state)
+        else:
+            offset, a = linear_in_parameters(make(len(inputs.x)), layout, inputs.x)
+            moved = np.zeros(1) if inputs.members is None else moved_by_inputs(make, layout, inputs, state)
         flat, base = a.reshape(-1, a.shape[-1]), offset.ravel()
         asked = np.ones(len(flat), dtype=bool)
         if wanted is not None and wanted.elements is not None:
             asked = wanted.elements.ravel()
-        # Features are evaluated with a few roundings, which grow with their arguments.
-        far = 1.0 + np.abs(inputs.x).max(initial=0.0) * np.abs(state.frozen).max(initial=0.0) * inputs.x.shape[1]
-        extra = 64.0 * far * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base))
-        if inputs.members is not None:
-            extra = extra + moved_by_inputs(make, layout, inputs, state).ravel()
+        extra = 64.0 * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base)) + moved.ravel()
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
         low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
         high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
@@ -130,28 +130,68 @@ class DualEngine(Engine):
 def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
     """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
     x, y = threat.reference
-    alpha, weights, features = step.model.alpha(step.head.inputs), np.ones(len(x)), step.model.features
-    if features is None:
+    alpha, weights = step.model.alpha(step.head.inputs), np.ones(len(x))
+    if step.body is None:
         table = table_of(threat.noise(), step.column, weights, alpha)
     else:
         raw = table_of(threat.noise(), step.column, weights, np.zeros(x.shape[1]))
-        table = features.through(raw).with_penalties(alpha)
+        table = through(raw, step.body, frozen).with_penalties(alpha)
     design = step.design(np.append(frozen, np.zeros(step.fitted)), x)
     c = minimise(design, y[:, step.column], weights, alpha, step.loss)
     return Problem(table, step.loss, c, tilt(design, y[:, step.column], weights, alpha, step.loss, c), design @ c)
 
 
-def linear_in_parameters(graph: Graph, layout: Layout, x: Array, frozen: Array) -> tuple[Array, Array]:
-    """`o₀` and `a` with `o = o₀ + a·θ`, for every output and the parameters behind the frozen ones; refuses graphs whose output
-    is not affine in these."""
-    fitted = layout.size - len(frozen)
-    names = [n for n, start in zip(layout.names, layout.offsets, strict=False) if start >= len(frozen)]
-    check_linear(graph, [graph.inputs[name] for name in names if name in graph.inputs], "fitted parameters")
-    points = np.concatenate([np.zeros((1, fitted)), np.eye(fitted)])
-    points = np.concatenate([np.broadcast_to(frozen, (len(points), len(frozen))), points], axis=1)
+def linear_in_parameters(graph: Graph, layout: Layout, x: Array) -> tuple[Array, Array]:
+    """`o₀` and `a` with `o = o₀ + a·θ`, for every output; refuses graphs whose output is not affine in the parameters."""
+    check_linear(graph, [graph.inputs[name] for name in layout.names if name in graph.inputs], "fitted parameters")
+    points = np.concatenate([np.zeros((1, layout.size)), np.eye(layout.size)])
     tiled = np.broadcast_to(x, (len(points), *x.shape))
     (values,) = evaluate(graph, {**layout.unflatten(points), "x": tiled}).values()
     return values[0], np.moveaxis(values[1:] - values[0], 0, -1)
+
+
+def linear_in_features(make: Maker, layout: Layout, inputs: Inputs, state: FittedSet) -> tuple[Array, Array, Array]:
+    """The same behind frozen layers, `o = o₀ + a·θ ± moved`, for inputs in doubt, too.
+
+    At `θ = 0` and at every unit vector it is a graph of the inputs alone: `o_j(x + d) ∈ c_j + J_j d ± β_j` (`fitted.features`).
+    So `o = c₀ + (c − c₀)·θ` but for `(J₀ + Σ_j θ_j (J_j − J₀)) d`, whose support over the noise is that of the middle of the
+    coefficients, plus their radius times the largest noise, and for `β₀ + Σ_j |θ_j|(β_j + β₀)`.
+    """
+    graph, z, start = make(len(inputs.x)), state.ranges, len(state.frozen)
+    names = [n for n, first in zip(layout.names, layout.offsets, strict=False) if first >= start]
+    check_linear(graph, [graph.inputs[name] for name in names if name in graph.inputs], "fitted parameters")
+    noise, doubtful = RowNoise(_rows_of(inputs)), inputs.members is not None
+    points = np.concatenate([np.zeros((1, len(z.low))), np.eye(len(z.low))])
+    found: list[Enclosure] = []
+    for point in points:
+        values = layout.unflatten(np.append(state.frozen, point))
+        found.append(enclose(graph, values, noise, doubtful=doubtful))
+    zero, rest = found[0], found[1:]
+    a = np.stack([one.c - zero.c for one in rest], axis=-1)
+    moved = zero.beta + np.stack([one.beta + zero.beta for one in rest], axis=-1) @ z.reach
+    if not doubtful:
+        return zero.c, a, moved
+    j = np.stack([one.j - zero.j for one in rest])
+    middle, radius = zero.j + np.tensordot(z.middle, j, 1), np.tensordot(z.radius, np.abs(j), 1)
+    low, high = noise.support(middle)
+    moved = moved + 0.5 * (high - low) + noise.magnitude(radius)
+    sizes = noise.magnitude(np.abs(zero.j) + np.tensordot(z.reach, np.abs(j), 1))
+    return zero.c + 0.5 * (low + high), a, moved + 16.0 * (len(points) + 4) * EPS * sizes
+
+
+def _rows_of(inputs: Inputs) -> Rows:
+    """Inputs with their own noise; that of several rows at once is taken cell by cell."""
+    n, d = inputs.x.shape
+    nothing = np.zeros(n)
+    if inputs.members is None:
+        return Rows(inputs.x, np.zeros((n, d)), nothing, nothing, nothing)
+    table = table_of(inputs.members.noise(), 0, nothing, np.zeros(d))
+    if not (table.blocks or table.budgets):
+        return table.rows
+    hull = inputs.range
+    middle = 0.5 * (hull.low + hull.high)
+    radius = np.maximum(hull.high - middle, middle - hull.low) * (1.0 + 4.0 * EPS)
+    return Rows(middle, radius, nothing, nothing, nothing)
 
 
 def check_linear(graph: Graph, of: list[int], what: str) -> None:
@@ -174,7 +214,7 @@ def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, state: FittedSe
     probes = np.concatenate([np.zeros((1, d)), np.eye(d)])
     graph = make(len(probes))
     check_linear(graph, [graph.inputs["x"]], "inputs")
-    _, a = linear_in_parameters(graph, layout, probes, state.frozen)
+    _, a = linear_in_parameters(graph, layout, probes)
     t = a[1:] - a[:1]  # features × outputs × parameters
     reach = np.abs(t @ z.middle) + np.abs(t) @ z.radius
     return np.asarray(radius @ reach * (1.0 + 16.0 * EPS * (d + layout.size)))
