@@ -48,7 +48,7 @@ from mibp_cert.threats import (
     label_is,
     threat_from_json,
 )
-from mibp_cert.torch import from_torch, to_torch
+from mibp_cert.torch import features_from_torch, from_torch, to_torch
 
 if TYPE_CHECKING:
     from mibp_cert.estimator import (
@@ -146,6 +146,7 @@ __all__ = [
     "column",
     "compare",
     "fair",
+    "features_from_torch",
     "from_torch",
     "holds",
     "html_report",

@@ -96,8 +96,8 @@ def range_of(name: str, a: Interval) -> Interval:
 
 def _wave(function: Smooth, a: Interval, ends: Interval) -> Interval:
     """From what a wave is at the ends of intervals to its range: it also takes its largest value where `(x − crest)/2π` is
-    a whole number in between, and its smallest half-way to the next one. That is off by a few roundings; to find one too many costs
-    next to nothing, as the function is flat there."""
+    a whole number in between, and its smallest half-way to the next one. That is off by a few roundings; to find one too many
+    costs next to nothing, as the function is flat there."""
     found = []
     for shift in (0.0, 0.5):
         first, last = ((x - function.crest) / (2.0 * np.pi) - shift for x in (a.low, a.high))

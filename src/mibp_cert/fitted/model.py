@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -66,6 +66,10 @@ class Fitted:
                 f"C must be a finite number > 0, got {self.C!r}: without a penalty nothing bounds how far wrong data move the "
                 "minimum."
             )
+        if not isinstance(self.features, Features | None):
+            raise UserError(
+                f"Features are None, RandomFeatures(30) or FrozenLayers(network, theta); got {self.features!r}."
+            )
 
     @property
     def name(self) -> str:
@@ -82,6 +86,11 @@ class Fitted:
         if not self.fit_intercept:
             return weights
         return np.append(weights, 1.0 / self.C if self.penalise_intercept else 0.0)
+
+    @property
+    def features_json(self) -> dict[str, Any]:
+        """The frozen features as plain data, under their key; empty if there are none."""
+        return {} if self.features is None else {"features": self.features.to_json()}
 
     @property
     def batch_size(self) -> None:
