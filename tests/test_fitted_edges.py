@@ -296,9 +296,10 @@ def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None
 @pytest.mark.parametrize(
     ("kind", "frozen"),
     [
-        (CertifiedLogisticRegression, "C=1.0 threat=None fit_intercept=True features=None attack=None categorical=None ranges=None "
-         "abstain_label=None verbose=0"),
-        (CertifiedRidge, "alpha=1.0 threat=None fit_intercept=True features=None attack=None categorical=None ranges=None verbose=0"),
+        (CertifiedLogisticRegression, "C=1.0 threat=None fit_intercept=True features=None attack=None categorical=None "
+         "ranges=None abstain_label=None verbose=0"),
+        (CertifiedRidge, "alpha=1.0 threat=None fit_intercept=True features=None attack=None categorical=None ranges=None "
+         "verbose=0"),
     ],
 )  # fmt: skip
 def test_parameters_keep_their_names_order_and_defaults(kind: Any, frozen: str) -> None:

@@ -38,6 +38,7 @@ from mibp_cert import (
 )
 from mibp_cert.certify.attack import AttackSettings
 from mibp_cert.certify.predict import nominal_outputs
+from mibp_cert.fitted import engine
 from mibp_cert.fitted import features as rules
 from mibp_cert.fitted.ranges import prove, tighten
 from mibp_cert.fitted.table import table_of
@@ -221,7 +222,7 @@ def test_fits_behind_frozen_features_lie_in_their_bounds(loss: str, body: str, n
 @pytest.mark.parametrize("body", ["tanh", "fourier", "deep"])
 def test_scores_behind_frozen_features_lie_in_their_ranges(body: str) -> None:
     for threat in (FEATURES["l2"], FEATURES["bad rows"], LABELS["flips"]):
-        world = World.of(Fitted(C=0.1, features=BODIES[body]), threat, table("cross-entropy", 10))
+        world = World.of(Fitted(C=0.1, features=BODIES[body]), threat, table("cross-entropy", 10), samples=10, rounds=1)
         found = prove(world.problem)
         assert found is not None
         assert world.excess(found) <= 0.0
@@ -262,13 +263,14 @@ def test_certified_classes_hold_for_doubtful_test_rows_behind_features(body: str
 def test_noise_of_test_rows_behind_features_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the slope of the features, models leave what is said of doubtful test rows."""
     right = rules.enclose
-    wrong = lambda *a, **k: rules.Enclosure((e := right(*a, **k)).c, 0.0 * e.j, e.beta)  # noqa: E731
-    from mibp_cert.fitted import engine
+
+    def wrong(*given: Any, **how: Any) -> Any:
+        found = right(*given, **how)
+        return rules.Enclosure(found.c, 0.0 * found.j, found.beta)
 
     monkeypatch.setattr(engine, "enclose", wrong)
     with pytest.raises((AssertionError, SoundnessError)):
-        for body in ("tanh", "relu"):
-            test_certified_classes_hold_for_doubtful_test_rows_behind_features(body, LInf({"age": 30.0, "income": 3.0}))
+        test_certified_classes_hold_for_doubtful_test_rows_behind_features("tanh", LInf({"age": 30.0, "income": 3.0}))
 
 
 # Bad input --------------------------------------------------------------------------------------------------------------

@@ -174,5 +174,5 @@ def test_a_body_that_is_not_frozen_or_not_plain_is_refused(torch: Any, make: Any
 
 
 def test_from_torch_names_the_door_for_frozen_layers(torch: Any) -> None:
-    with pytest.raises(UserError, match="is frozen .* features_from_torch"):
+    with pytest.raises(UserError, match=r"is frozen .* features_from_torch"):
         mc.from_torch(_body(torch, head=True))

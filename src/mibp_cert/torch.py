@@ -110,8 +110,8 @@ def _read(parts: list[Any], shape: Shape | None, *, frozen: bool) -> tuple[Netwo
     takes = layers[0].inputs if isinstance(layers[0], Linear) else shape
     if takes is None:
         raise UserError(
-            f"The module takes images: name the shape of one, {'features_' if frozen else ''}from_torch(module, (channels, height, "
-            "width))."
+            f"The module takes images: name the shape of one, {'features_' if frozen else ''}from_torch(module, (channels, "
+            "height, width))."
         )
     return Network(tuple(layers), takes), np.concatenate(tensors)
 

@@ -10,7 +10,10 @@ in which everything is a linear function of `a` or the absolute value of one. Wi
 
     c₀:  (I + MN)ᵀθ̄ + Σ_i w_i m_i N x_i;
     G:   w_i r_ij (ψ̄_i N e_j + κ_i θ̄_j N x_i);   w_i (b_i + κ_i R_i·δθ) N x_i;
-         (Σ_i w_i R_ij δψ_i + τ_j) N e_j;   δθ_j (I + MN)_j.
+         (Σ_i w_i R_ij δψ_i + τ_j) N e_j;   δθ_j (I + MN)_j,
+
+and shared directions `δ_ik` as cells, with `j_ik·N` for `r_ij N e_j` and `j_ik·θ̄` for `r_ij θ̄_j`; beside them the radii of
+cells are added to the absolute values of `N x_i` and `N e_j`.
 
 A replaced row costs at most `ω_i P_i + |ω_i| F_i + Σ_j |u_j| D_ij + Σ_j R'_ij |ψ̄'_i u_j + κ_i θ̄_j ω_i|`, with the same
 `κ_i`: `P_i = w'm' − wm + (w' − w)κ x_i·θ̄`, `F_i = w'b' − wb + |w' − w|κ|x_i|·δθ + w'κR'_i·δθ`, `D_ij = w'R'_ij δψ'_i`.
@@ -48,11 +51,13 @@ class Zonotope:
         self.nx = rows.x @ self.n
         middle, band = _band(known, kappa)
         most = _largest(rows, table)
-        self.cell = np.argwhere(rows.r > 0)
+        # Beside shared directions, radii of single cells are remainders: small, and not worth a generator each.
+        small = np.zeros_like(rows.r) if rows.j is None else rows.r
+        self.cell = np.argwhere(rows.r > small)
         i, j = self.cell.T
         scale = (weight[i] * rows.r[i, j])[:, None]
         noise = scale * (known.psi_middle[i, None] * self.n[j] + (kappa[i] * mid[j])[:, None] * self.nx[i])
-        rest = [(weight * (band + kappa * (most @ rad)))[:, None] * self.nx]
+        rest = [(weight * (band + kappa * (most @ rad + small @ np.abs(mid))))[:, None] * self.nx]
         if rows.j is not None:
             along = np.einsum("ndp,pk->ndk", rows.j, self.n)
             own = (
@@ -61,7 +66,8 @@ class Zonotope:
             )
             rest.append((weight[:, None, None] * own).reshape(-1, len(mid)))
         left = np.eye(len(mid)) + hessian @ self.n
-        rest += [((weight * known.psi_radius) @ most + tau)[:, None] * self.n, rad[:, None] * left]
+        across = (weight * known.psi_radius) @ most + (weight * np.abs(known.psi_middle)) @ small + tau
+        rest += [across[:, None] * self.n, rad[:, None] * left]
         self.g = np.concatenate([noise, *rest])
         self.c = left.T @ mid + (weight * middle) @ self.nx
         self.blocks = []
@@ -100,7 +106,13 @@ class Zonotope:
             offset[2 * p + self.cell[:, 0], np.arange(k)] = own
             offset[2 * p + n + self.cell[:, 0], np.arange(k)] = -own
             # What the offset holds of the rows' own noise is not paid twice.
-            width = width - rows.r @ z.reach * (1.0 - 1e-12) + rows.r @ z.radius
+            held = rows.r
+            if rows.j is not None:
+                held, d = np.abs(rows.j).sum(axis=1), rows.j.shape[1]
+                place, own = k + n + np.arange(n * d).reshape(n, d), rows.j @ z.middle
+                offset[2 * p + np.arange(n)[:, None], place] = own
+                offset[2 * p + n + np.arange(n)[:, None], place] = -own
+            width = width - held @ z.reach * (1.0 - 1e-12) + held @ z.radius
         extra[2 * p : 2 * p + 2 * n] = np.concatenate([width, width])
         start = 2 * p + 2 * n
         for budget in self.table.budgets:
