@@ -34,7 +34,7 @@ def _name(record: Record) -> str:
     """What a row is called: its engine, or the model that was fitted."""
     if record["model"] != "network":
         return str(Fit(record["model"], record["features"]))
-    return OURS.get(record["engine"], record["engine"])
+    return OURS.get(record["engine"], str(record["engine"]))
 
 
 def accuracy_table(table: Reproduced, records: Sequence[Record]) -> Table:

@@ -147,8 +147,8 @@ def _place(unit: Unit, options: Options) -> tuple[Path, dict[str, Any]]:
         "first_rate": options.quick,
     }
     if unit.fit is not None:
-        apart = ("table", "seconds_per_step", "epochs")
-        settings = {key: value for key, value in settings.items() if key not in apart} | unit.fit.to_json()
+        steps = ("table", "seconds_per_step", "epochs")
+        settings = {key: value for key, value in settings.items() if key not in steps} | unit.fit.to_json()
     key = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:24]
     return options.runs / f"{unit.table.name}-{unit.engine}-{unit.seed}-{key}.json", settings
 
@@ -235,7 +235,7 @@ _MEASURED = ("clean", "attacked", "certified", "rate", "radius", "seconds", "maj
 def _summary(units: list[Result]) -> Result:
     out: Result = {}
     for key in ("steps", "learning_rate", "C", *_MEASURED):
-        values = [unit.get(key) for unit in units]
+        values: list[Any] = [unit.get(key) for unit in units]
         known = all(value is not None for value in values)
         out[key], out[f"{key}_std"] = (float(np.mean(values)), float(np.std(values))) if known else (None, None)
     out["histogram"] = np.sum([unit["histogram"] for unit in units], axis=0).tolist()
