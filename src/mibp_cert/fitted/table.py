@@ -84,7 +84,7 @@ class Budget:
     scaled: bool
     """Each alternative is the row itself with more noise, down to none of it."""
     targets_only: bool = False
-    """Alternatives differ from their rows in the target only, and neither has any other noise."""
+    """Alternatives differ from their rows in the target only, and neither has any other noise but rounding."""
 
 
 @dataclass(frozen=True, eq=False)
