@@ -21,13 +21,24 @@ ACCURACY: Columns[Record] = {
     "rate": lambda r: f"{r['rate']:.1f}",
     "attack": lambda r: f"{r['attacked']:.1f}",
     "clean": lambda r: f"{r['clean']:.1f}",
-    "majority": lambda r: f"{r['majority']:.1f}",
     "steps": lambda r: "minimum" if r["steps"] is None else f"{r['steps']:.1f}",
-    "lr or C": lambda r: f"{r['C'] if r['learning_rate'] is None else r['learning_rate']:.2g}",
+    "lr": lambda r: f"{r['learning_rate']:.2g}",
     "radius": lambda r: f"{r['radius']:.1e}",
     "s": lambda r: f"{r['seconds']:.0f}",
     "n": lambda r: str(r["seeds"]),
 }
+
+
+_SHARED = ("", "certified", "rate", "attack", "clean")
+BESIDE_FITS: Columns[Record] = {
+    **{name: ACCURACY[name] for name in _SHARED},
+    "majority": lambda r: f"{r['majority']:.1f}",
+    "steps": ACCURACY["steps"],
+    "lr, C": lambda r: f"{r['C'] if r['learning_rate'] is None else r['learning_rate']:.2g}",
+    "s": ACCURACY["s"],
+    "n": ACCURACY["n"],
+}
+"""The same where models are fitted to their minimum, whose parameters have radii of another kind."""
 
 
 def _name(record: Record) -> str:
@@ -39,7 +50,8 @@ def _name(record: Record) -> str:
 
 def accuracy_table(table: Reproduced, records: Sequence[Record]) -> Table:
     """A table of the paper, its own figures first, then the engines' mean ± standard deviation over the seeds."""
-    out = new_table(table.title, ACCURACY, ())
+    columns = ACCURACY if all(record["model"] == "network" for record in records) else BESIDE_FITS
+    out = new_table(table.title, columns, ())
     for cell in table.cells:
         out.add_row(cell.label + (" *" if cell.added else ""))
         for name, value in cell.paper.items():
@@ -47,7 +59,7 @@ def accuracy_table(table: Reproduced, records: Sequence[Record]) -> Table:
                 rate = cell.paper.get("rate") if name == "MIBP-Cert" else None
                 out.add_row(f"  paper: {name}", f"{value:.1f}   ", "" if rate is None else f"{rate:.1f}")
         for record in _of(cell, records):
-            name, certified, *others = (show(record) for show in ACCURACY.values())
+            name, certified, *others = (show(record) for show in columns.values())
             out.add_row(name, certified + ("<" if cell.missed_by(record["certified"]) else " "), *others)
     return out
 
