@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import mibp_cert as mc
 from mibp_cert import CertifiedLogisticRegression, CertifiedRidge, cli
+from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.config import job_of, merged, plain_config
 from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import MODELS
@@ -158,6 +159,12 @@ def test_flags_of_steps_are_refused_by_name(
         ("--model logistic --C nan", "C must be a finite number > 0"),
         ("--model logistic --C inf", "C must be a finite number > 0"),
         ("--model logistic --eps nan", "eps must be finite"),
+        ("--features 30", "--features belongs to models that are fitted"),
+        ("--feature-scale 2", "--feature-scale belongs to models that are fitted"),
+        ("--model logistic --feature-scale 2", "say how many there are, such as --features 30"),
+        ("--model logistic --features 0", "whole number ≥ 1"),
+        ("--model logistic --features 3 --feature-kind relu", "no random features called 'relu'"),
+        ("--model logistic --features 3 --feature-scale 0", "finite number > 0"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -189,6 +196,38 @@ def test_the_command_line_goes_over_the_file_also_for_the_model() -> None:
     assert merged(given, {"model": {"kind": "squared-hinge"}})["model"]["kind"] == "squared-hinge"
     with pytest.raises(UserError, match=r"^--epochs belongs"):
         merged(given, {"training": {"epochs": 3}})
+
+
+@pytest.mark.parametrize("kind", ["tanh", "fourier"])
+def test_random_features_on_the_command_line(kind: str, tmp_path: Path) -> None:
+    like = ["--features", "5", "--feature-scale", "1.5", "--feature-kind", kind, "--feature-seed", "2"]
+    path = tmp_path / "a.json"
+    told = invoke(*LOGISTIC, "--eps", "0.005", "--C", "0.5", *like, "--no-attack", "--json", str(path))
+    assert f"behind 5 random {kind} features of scale 1.5 (seed 2)" in " ".join(told.split())
+    assert "6 parameters, at the minimum" in " ".join(told.split())
+    plain = json.loads(path.read_text())
+    assert plain["features"] == {"kind": kind, "count": 5, "scale": 1.5, "seed": 2}
+    assert plain["test"]["certified_accuracy"] > 0.5
+    job = job_of(merged(plain["configuration"]))
+    assert isinstance(job.training, mc.Fitted)
+    assert job.training.features == mc.RandomFeatures(5, 1.5, 2, kind)
+    assert job.run(*job.engines).to_json()["test"]["certified_accuracy"] == plain["test"]["certified_accuracy"]
+
+
+def test_estimators_take_features() -> None:
+    data, kinds = mc.two_moons(0).train, ("tanh", "fourier")
+    for kind in kinds:
+        frozen = mc.RandomFeatures(5, 1.5, kind=kind)
+        model = CertifiedLogisticRegression(C=0.5, threat=mc.LInf(0.005), features=frozen).fit(data.x, data.y)
+        body, theta = frozen.body(2)
+        phi = nominal_outputs(body, theta, data.x)
+        other = LogisticRegression(C=0.5, tol=1e-10, max_iter=1000).fit(phi, data.y)
+        np.testing.assert_allclose(model.coef_, other.coef_, atol=1e-5)
+        np.testing.assert_allclose(model.intercept_, other.intercept_, atol=1e-5)
+        assert (model.predict(data.x) != model.abstain_label_).mean() > 0.5
+    target = data.x[:, 0] * data.x[:, 1]
+    ridge = CertifiedRidge(alpha=2.0, threat=mc.TargetNoise(0.1), features=frozen).fit(data.x, target)
+    np.testing.assert_allclose(ridge.coef_, Ridge(alpha=2.0).fit(phi, target).coef_, atol=1e-8)
 
 
 @pytest.mark.parametrize("command", ["tolerance", "blame", "compare"])
@@ -257,9 +296,10 @@ def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None
 @pytest.mark.parametrize(
     ("kind", "frozen"),
     [
-        (CertifiedLogisticRegression, "C=1.0 threat=None fit_intercept=True attack=None categorical=None ranges=None "
-         "abstain_label=None verbose=0 class_weight=None"),
-        (CertifiedRidge, "alpha=1.0 threat=None fit_intercept=True attack=None categorical=None ranges=None verbose=0"),
+        (CertifiedLogisticRegression, "C=1.0 threat=None fit_intercept=True features=None attack=None categorical=None "
+         "ranges=None abstain_label=None verbose=0 class_weight=None"),
+        (CertifiedRidge, "alpha=1.0 threat=None fit_intercept=True features=None attack=None categorical=None ranges=None "
+         "verbose=0"),
     ],
 )  # fmt: skip
 def test_parameters_keep_their_names_order_and_defaults(kind: Any, frozen: str) -> None:

@@ -17,9 +17,9 @@ from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import Box, RelationalSettings, SolverSettings
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.fitted import Fitted, RandomFeatures
+from mibp_cert.fitted import Fitted, FrozenLayers, RandomFeatures
 from mibp_cert.nets import Network, Training
-from mibp_cert.nets.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
+from mibp_cert.nets.layers import AvgPool2d, Conv2d, Cosine, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
 from mibp_cert.questions.collective import Flips, collective
 from mibp_cert.questions.properties import Verdict, fair, holds, monotone
 from mibp_cert.store import load_run, resume_run
@@ -50,7 +50,7 @@ from mibp_cert.threats import (
     label_is,
     threat_from_json,
 )
-from mibp_cert.torch import from_torch, to_torch
+from mibp_cert.torch import features_from_torch, from_torch, to_torch
 
 if TYPE_CHECKING:
     from mibp_cert.estimator import (
@@ -100,6 +100,7 @@ __all__ = [
     "Column",
     "Confusable",
     "Conv2d",
+    "Cosine",
     "Dataset",
     "Diverged",
     "Exchanged",
@@ -107,6 +108,7 @@ __all__ = [
     "Fitted",
     "Flatten",
     "Flips",
+    "FrozenLayers",
     "LInf",
     "LabelFlips",
     "LeakyReLU",
@@ -148,6 +150,7 @@ __all__ = [
     "column",
     "compare",
     "fair",
+    "features_from_torch",
     "from_torch",
     "holds",
     "html_report",

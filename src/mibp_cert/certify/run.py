@@ -138,6 +138,12 @@ class CertifiedRun:
         return self.training if isinstance(self.training, Fitted) else None
 
     @property
+    def frozen(self) -> int:
+        """How many parameters nothing changes: those of frozen features, which come first."""
+        model = self.fitted
+        return 0 if model is None or model.features is None else len(model.features.body(self.train.features)[1])
+
+    @property
     def outer(self) -> tuple[str, ...]:
         """Views of the threat that are larger than the set itself, in words."""
         return () if self.request.made.solves else self.request.members.outer
@@ -353,6 +359,7 @@ class CertifiedRun:
             },
             **({} if self.fitted is None else {k: getattr(self.fitted, k) for k in penalty}),
             **_weights_json(self.fitted, self.train),
+            **({} if self.fitted is None else self.fitted.features_json),
             "batch_size": None if plan is None else plan.batch_size,
             "batch_mode": told["batch_mode"],
             "init": told["init"],
@@ -399,7 +406,7 @@ class CertifiedRun:
             found["attack"] = {
                 "datasets": len(self.attack.theta),
                 "flips": self.attack.flips,
-                "inner_radius_mean": float(self.attack.inner().radius.mean()),
-                "outer_radius_mean": float(self.bounds.radius.mean()),
+                "inner_radius_mean": float(self.attack.inner().radius[self.frozen :].mean()),
+                "outer_radius_mean": float(self.bounds.radius[self.frozen :].mean()),
             }
         return found

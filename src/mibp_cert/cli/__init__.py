@@ -24,7 +24,7 @@ from mibp_cert.config import ACTIVATIONS, NETWORK, merged, read_config
 from mibp_cert.data import NAMES
 from mibp_cert.engines import DEFAULT, ENGINES, PREDICTIONS
 from mibp_cert.errors import MibpCertError, SoundnessError
-from mibp_cert.fitted import MODELS
+from mibp_cert.fitted import FEATURE_KINDS, MODELS
 from mibp_cert.nets import LOSSES
 from mibp_cert.nets.plan import SCHEDULES
 
@@ -115,6 +115,10 @@ MODEL = _flags(
         name="model",
     ),
     _flag("model.C", float, "Fitted models: 1 / penalty, as scikit-learn has it (1).", "--C"),
+    _flag("model.features", int, "Fitted models: so many random features of the columns, frozen, in front of it."),
+    _flag("model.feature_scale", float, "Deviation of their weights (1)."),
+    _flag("model.feature_kind", str, f"{' or '.join(FEATURE_KINDS)} ({next(iter(FEATURE_KINDS))})."),
+    _flag("model.feature_seed", int, "Seed that they are drawn from (0)."),
 )
 """Flags of the commands that know fitted models."""
 QUESTIONS = _flags(

@@ -22,7 +22,7 @@ from mibp_cert.data import Dataset
 from mibp_cert.doors import certify_fit
 from mibp_cert.errors import UserError
 from mibp_cert.estimator.base import Certified, Classes, Numbers, Table
-from mibp_cert.fitted import FITTED, Fitted
+from mibp_cert.fitted import FITTED, Features, Fitted
 from mibp_cert.report.terminal import show_training
 from mibp_cert.threats import Threat
 
@@ -51,7 +51,7 @@ class _Minimum(Certified):
     def _coefficients(self) -> tuple[NDArray[np.float64], float]:
         """Weights and intercept of the model fitted to the data as handed in."""
         check_is_fitted(self)
-        theta = self.run_.theta
+        theta = self.run_.theta[self.run_.frozen :]
         return (theta[:-1], float(theta[-1])) if self.fit_intercept else (theta, 0.0)
 
 
@@ -60,7 +60,8 @@ class CertifiedLogisticRegression(Classes, _Minimum):
     """`LogisticRegression(C=C)` with two classes: every prediction is proven for all datasets of the threat, or `abstain_label_`.
 
     The certificate is about the minimum of the penalised loss, whatever optimiser finds it. `coef_` and `intercept_` are those of
-    scikit-learn (for the data as handed in), `bounds_` holds them for all datasets.
+    scikit-learn (for the data as handed in), `bounds_` holds them for all datasets. With `features` (`RandomFeatures`,
+    `FrozenLayers`) they are those of the features.
 
     >>> from mibp_cert import CertifiedLogisticRegression, LInf
     >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]
@@ -73,6 +74,7 @@ class CertifiedLogisticRegression(Classes, _Minimum):
     _: KW_ONLY
     threat: Threat | None = None
     fit_intercept: bool = True
+    features: Features | None = None
     attack: AttackSettings | None = None
     categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None = None
     ranges: Mapping[Any, tuple[float, float]] | None = None
@@ -97,7 +99,7 @@ class CertifiedLogisticRegression(Classes, _Minimum):
         return whole
 
     def _model(self) -> Fitted:
-        return Fitted("cross-entropy", self.C, self.fit_intercept, class_weight=self.class_weight)
+        return Fitted("cross-entropy", self.C, self.fit_intercept, self.features, class_weight=self.class_weight)
 
     @property
     def coef_(self) -> NDArray[np.float64]:
@@ -126,6 +128,7 @@ class CertifiedRidge(Numbers, _Minimum):
     _: KW_ONLY
     threat: Threat | None = None
     fit_intercept: bool = True
+    features: Features | None = None
     attack: AttackSettings | None = None
     categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None = None
     ranges: Mapping[Any, tuple[float, float]] | None = None
@@ -144,7 +147,7 @@ class CertifiedRidge(Numbers, _Minimum):
                 f"alpha must be a finite number > 0, got {alpha!r}: without a penalty nothing bounds how far wrong data move the "
                 "minimum."
             )
-        return Fitted("squared-error", 1.0 / alpha, self.fit_intercept)
+        return Fitted("squared-error", 1.0 / alpha, self.fit_intercept, self.features)
 
     @property
     def coef_(self) -> NDArray[np.float64]:

@@ -218,7 +218,7 @@ class Dual:
         omega = u @ by.x.T
         if budget.targets_only:
             # The same row with another target: with the same slope, nothing but the maxima differ.
-            const, size = known.replaced(self.main, budget.rows, omega, kappa[:, budget.rows])
+            const, size = known.replaced(self.main, budget.rows, u, omega, kappa[:, budget.rows])
             gain, size = or_gone(budget, known, lines, const, size)
             gain = np.where(mine, 0.0, np.maximum(gain, 0.0))
             return self._largest(budget, gain), size.sum(axis=1)
@@ -366,8 +366,14 @@ class Known:
         half = np.multiply(hat, (self.rows.w * slope)[..., None], out=rooms("more", hat.shape))
         return np.asarray(np.matmul(half.transpose(0, 2, 1), hat))
 
-    def replaced(self, main: Known, of: Index, omega: Array, kappa: Array) -> tuple[Array, Array]:
-        """`V − U` for rows that differ from the rows `of` in their targets and ranges only, with the same slopes; and sizes."""
+    def replaced(self, main: Known, of: Index, u: Array, omega: Array, kappa: Array) -> tuple[Array, Array]:
+        """`V − U` for rows that differ from the rows `of` in their targets and ranges only, with the same slopes; and sizes.
+
+        Both may have noise `|d| ≤ r` of the size of a rounding (features are not exact). With `λ = κω̂` as in `U`, `R_u =
+        max|d·u|` and `R_θ = max|d·θ|`, the new row's share is at most `λx̂·θ + |ω̂|t' + 2R_u max|ψ| + 2|λ|R_θ`, `t'` the maximum
+        of `±(ψ − κs)`; that of `U` is at least `λx̂·θ + |ω̂|t`; and `ω̂` is within `R_u` of `ω = u·x`, with whose sign `t' − t` is
+        taken here.
+        """
         up, weight = omega >= 0, self.rows.w
         tops = []
         for known, index in ((self, slice(None)), (main, of)):
@@ -375,8 +381,12 @@ class Known:
             y = np.where(up, first, self.loss.mirrored(last))
             tops.append(self.loss.highest(y, np.where(up, low, -high), np.where(up, high, -low), kappa))
         size = self.size + main.size[of] + np.abs(kappa) * (self.far + main.far[of])
+        near = self.rows.reach_of(np.abs(u))
+        slip = 8.0 * near * size + 4.0 * np.abs(kappa) * (np.abs(omega) + near) * self.rows.reach_of(
+            self.ranges.reach[None, :]
+        )
         # A maximum is rounded up: what is subtracted must not be more than the one that was added.
-        return weight * np.abs(omega) * (tops[0] - tops[1]), weight * np.abs(omega) * 3.0 * size
+        return weight * (np.abs(omega) * (tops[0] - tops[1]) + slip), weight * (np.abs(omega) * 3.0 * size + slip)
 
     def lines(
         self,

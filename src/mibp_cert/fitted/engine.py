@@ -22,13 +22,14 @@ from mibp_cert.engines.interval import enclose
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
 from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.features import Enclosure, RowNoise, enclose_features, through
 from mibp_cert.fitted.finite import FiniteProblem, finite_problem
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.presence import check_left, counted
 from mibp_cert.fitted.ranges import OWN_CELLS, Problem, prove
-from mibp_cert.fitted.table import table_of
+from mibp_cert.fitted.table import Rows, table_of
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Layout, Linear, Network, Step
 from mibp_cert.sets import ThreatSet
@@ -123,18 +124,20 @@ class DualEngine(Engine):
     ) -> tuple[Interval, StepReport]:
         assert isinstance(state, FittedSet)
         start = time.perf_counter()
-        graph = make(len(inputs.x))
-        (offset, a), (slip, off) = linear_in_parameters(graph, layout, inputs.x, state.frozen)
         problem, z = state.problem, state.ranges
+        if len(state.frozen):
+            offset, a, moved = linear_in_features(make, layout, inputs, state)
+        else:
+            (offset, a), (slip, off) = linear_in_parameters(make(len(inputs.x)), layout, inputs.x)
+            moved = (1.0 + 8.0 * EPS * a.shape[-1]) * (slip + off @ z.reach)
+            if inputs.members is not None:
+                moved = moved + moved_by_inputs(make, layout, inputs, state)
         flat, base = a.reshape(-1, a.shape[-1]), offset.ravel()
         asked = np.ones(len(flat), dtype=bool)
         if wanted is not None and wanted.elements is not None:
             asked = wanted.elements.ravel()
         # What is above is rounded, and so is the sum below; a prediction evaluates the same terms in float64.
-        extra = 8.0 * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base))
-        extra = extra + (1.0 + 8.0 * EPS * a.shape[-1]) * (slip + off @ z.reach).ravel()
-        if inputs.members is not None:
-            extra = extra + moved_by_inputs(make, layout, inputs, state).ravel()
+        extra = 8.0 * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base)) + moved.ravel()
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
         enough = None if wanted is None else wanted.enough
         if isinstance(problem, Problem) and problem.shared:
@@ -173,13 +176,13 @@ def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem | Fin
 def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
     """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
     (x, y), noise, there = threat.reference, threat.noise(), threat.clean.there
-    alpha, weights, features = step.model.alpha(step.head.inputs), step.counts(y), step.model.features
+    alpha, weights = step.model.alpha(step.head.inputs), step.counts(y)
     keep = weights > 0
     check_left(noise, y, there, keep, threat.clean.classes)
-    raw = table_of(noise, step.column, step.counts(y, whole=True), alpha if features is None else np.zeros(x.shape[1]))
+    raw = table_of(noise, step.column, step.counts(y, whole=True), alpha if step.body is None else np.zeros(x.shape[1]))
     table = counted(raw, noise, step.weights, there, keep)
-    if features is not None:
-        table = features.through(table).with_penalties(alpha)
+    if step.body is not None:
+        table = through(table, step.body, frozen).with_penalties(alpha)
     design = step.design(np.append(frozen, np.zeros(step.fitted)), x)
     c = minimise(design, y[:, step.column], weights, alpha, step.loss)
     tau = tilt(design, y[:, step.column], weights, alpha, step.loss, c)
@@ -187,21 +190,17 @@ def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
     return replace(problem, shared=problem.cells > OWN_CELLS)
 
 
-def linear_in_parameters(
-    graph: Graph, layout: Layout, x: Array, frozen: Array
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """`o₀` and `a` with `o = o₀ + a·θ`, for every output and the parameters behind the frozen ones, and how far each may be off;
-    refuses graphs whose output is not affine in these.
+def linear_in_parameters(graph: Graph, layout: Layout, x: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """`o₀` and `a` with `o = o₀ + a·θ`, for every output, and how far each may be off; refuses graphs whose output is not
+    affine in the parameters.
 
     A large constant in the graph (the mean of a target, say) would drown small `a`: all values are enclosed.
     """
-    fitted = layout.size - len(frozen)
-    names = [n for n, start in zip(layout.names, layout.offsets, strict=False) if start >= len(frozen)]
-    check_linear(graph, [graph.inputs[name] for name in names if name in graph.inputs], "fitted parameters")
-    points = np.concatenate([np.zeros((1, fitted)), np.eye(fitted)])
+    check_linear(graph, [graph.inputs[name] for name in layout.names if name in graph.inputs], "fitted parameters")
+    points = np.concatenate([np.zeros((1, layout.size)), np.eye(layout.size)])
     found: list[Interval] = []
     for point in points:
-        values = {name: Interval.point(value) for name, value in layout.unflatten(np.append(frozen, point)).items()}
+        values = {name: Interval.point(value) for name, value in layout.unflatten(point).items()}
         found += enclose(graph, {**values, "x": Interval.point(x)}).values()
     low, high = (np.stack([getattr(one, end) for one in found]) for end in ("low", "high"))
     middle = 0.5 * (low + high)
@@ -209,6 +208,50 @@ def linear_in_parameters(
     a = middle[1:] - middle[0]
     more = off[1:] + off[0] + 4.0 * EPS * np.abs(a)
     return (middle[0], np.moveaxis(a, 0, -1)), (off[0], np.moveaxis(more, 0, -1))
+
+
+def linear_in_features(make: Maker, layout: Layout, inputs: Inputs, state: FittedSet) -> tuple[Array, Array, Array]:
+    """The same behind frozen layers, `o = o₀ + a·θ ± moved`, for inputs in doubt, too.
+
+    At `θ = 0` and at every unit vector it is a graph of the inputs alone: `o_j(x + d) ∈ c_j + J_j d ± β_j` (`fitted.features`).
+    So `o = c₀ + (c − c₀)·θ` but for `(J₀ + Σ_j θ_j (J_j − J₀)) d`, whose support over the noise is that of the middle of the
+    coefficients, plus their radius times the largest noise, and for `β₀ + Σ_j |θ_j|(β_j + β₀)`.
+    """
+    graph, z, start = make(len(inputs.x)), state.ranges, len(state.frozen)
+    names = [n for n, first in zip(layout.names, layout.offsets, strict=False) if first >= start]
+    check_linear(graph, [graph.inputs[name] for name in names if name in graph.inputs], "fitted parameters")
+    noise, doubtful = RowNoise(_rows_of(inputs)), inputs.members is not None
+    points = np.concatenate([np.zeros((1, len(z.low))), np.eye(len(z.low))])
+    found: list[Enclosure] = []
+    for point in points:
+        values = layout.unflatten(np.append(state.frozen, point))
+        found.append(enclose_features(graph, values, noise, doubtful=doubtful))
+    zero, rest = found[0], found[1:]
+    a = np.stack([one.c - zero.c for one in rest], axis=-1)
+    moved = zero.beta + np.stack([one.beta + zero.beta for one in rest], axis=-1) @ z.reach
+    if not doubtful:
+        return zero.c, a, moved
+    j = np.stack([one.j - zero.j for one in rest])
+    middle, radius = zero.j + np.tensordot(z.middle, j, 1), np.tensordot(z.radius, np.abs(j), 1)
+    low, high = noise.support(middle)
+    moved = moved + 0.5 * (high - low) + noise.magnitude(radius)
+    sizes = noise.magnitude(np.abs(zero.j) + np.tensordot(z.reach, np.abs(j), 1))
+    return zero.c + 0.5 * (low + high), a, moved + 16.0 * (len(points) + 4) * EPS * sizes
+
+
+def _rows_of(inputs: Inputs) -> Rows:
+    """Inputs with their own noise; that of several rows at once is taken cell by cell."""
+    n, d = inputs.x.shape
+    nothing = np.zeros(n)
+    if inputs.members is None:
+        return Rows(inputs.x, np.zeros((n, d)), nothing, nothing, nothing)
+    table = table_of(inputs.members.noise(), 0, nothing, np.zeros(d))
+    if not (table.blocks or table.budgets):
+        return table.rows
+    hull = inputs.range
+    middle = 0.5 * (hull.low + hull.high)
+    radius = np.maximum(hull.high - middle, middle - hull.low) * (1.0 + 4.0 * EPS)
+    return Rows(middle, radius, nothing, nothing, nothing)
 
 
 def check_linear(graph: Graph, of: list[int], what: str) -> None:
@@ -231,7 +274,7 @@ def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, state: FittedSe
     probes = np.concatenate([np.zeros((1, d)), np.eye(d)])
     graph = make(len(probes))
     check_linear(graph, [graph.inputs["x"]], "inputs")
-    (_, a), (_, off) = linear_in_parameters(graph, layout, probes, state.frozen)
+    (_, a), (_, off) = linear_in_parameters(graph, layout, probes)
     t = a[1:] - a[:1]  # features × outputs × parameters
     reach = np.abs(t @ z.middle) + np.abs(t) @ z.radius + (off[1:] + off[:1]) @ z.reach
     return np.asarray(radius @ reach * (1.0 + 16.0 * EPS * (d + layout.size)))

@@ -14,17 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 
 from mibp_cert.data import Dataset, Task
 from mibp_cert.errors import UserError
-from mibp_cert.fitted.features import RandomFeatures
+from mibp_cert.fitted.features import Features
 from mibp_cert.fitted.losses import SCORE_LOSSES, ScoreLoss
 from mibp_cert.fitted.minimum import minimise
 from mibp_cert.fitted.table import Array
-from mibp_cert.graph import evaluate
+from mibp_cert.graph import GraphBuilder, evaluate
 from mibp_cert.nets import Linear, Network, Plan, Step
 
 BALANCED = "balanced"
@@ -50,7 +51,7 @@ class Fitted:
     loss: str = "cross-entropy"
     C: float = 1.0
     fit_intercept: bool = True
-    features: RandomFeatures | None = None
+    features: Features | None = None
     """Frozen features in front of the model; None: the columns themselves."""
     penalise_intercept: bool = False
     """As `LinearSVC` does."""
@@ -78,6 +79,10 @@ class Fitted:
             and not isinstance(self.class_weight, Mapping)
         ):
             raise UserError(f"class_weight must be {{class: weight}} or 'balanced', got {self.class_weight!r}.")
+        if not isinstance(self.features, Features | None):
+            raise UserError(
+                f"Features are None, RandomFeatures(30) or FrozenLayers(network, theta); got {self.features!r}."
+            )
 
     @property
     def name(self) -> str:
@@ -119,19 +124,25 @@ class Fitted:
         return np.asarray(rows[:, None] * by_class)
 
     @property
+    def features_json(self) -> dict[str, Any]:
+        """The frozen features as plain data, under their key; empty if there are none."""
+        return {} if self.features is None else {"features": self.features.to_json()}
+
+    @property
     def batch_size(self) -> None:
         """All rows at once."""
         return
 
     def network(self, train: Dataset) -> Network:
         """The model as a network: frozen features, and one layer that is fitted."""
-        body = () if self.features is None else self.features.layers(train.features)
-        width = train.features if self.features is None else self.features.count
-        return Network((*body, Linear(width, 1, self.fit_intercept)), train.features)
+        if self.features is None:
+            return Network((Linear(train.features, 1, self.fit_intercept),), train.features)
+        body, _ = self.features.body(train.features)
+        return Network((*body.layers, Linear(body.logits, 1, self.fit_intercept)), body.shape)
 
     def start(self, train: Dataset) -> Array:
         """The features' parameters, and zeros for what is fitted."""
-        frozen = np.zeros(0) if self.features is None else self.features.values(train.features)
+        frozen = np.zeros(0) if self.features is None else self.features.body(train.features)[1]
         return np.concatenate([frozen, np.zeros(self.network(train).layout.size - len(frozen))])
 
     def plan(self, network: Network, train: Dataset, start: Array, unroll: int = 1) -> Plan:
@@ -189,13 +200,17 @@ class FitStep(Step):
         """How many parameters are fitted: the last ones."""
         return len(self.model.alpha(self.head.inputs))
 
+    @cached_property
+    def body(self) -> Network | None:
+        """The frozen layers."""
+        return Network(self.network.layers[:-1], self.network.shape) if len(self.network.layers) > 1 else None
+
     def design(self, theta: Array, x: Array) -> Array:
         """`x̃` for inputs `x` (… × rows × features)."""
         features = x
-        if len(self.network.layers) > 1:
-            body = Network(self.network.layers[:-1], self.network.shape)
-            values = body.layout.unflatten(theta[..., : body.layout.size])
-            features = evaluate(body.forward_graph(x.shape[-2]), {**values, "x": x})["logits"]
+        if self.body is not None:
+            values = self.body.layout.unflatten(theta[..., : self.body.layout.size])
+            features = evaluate(self.body.forward_graph(x.shape[-2]), {**values, "x": x})["logits"]
         return np.concatenate([features, np.ones((*features.shape[:-1], 1))], axis=-1) if self.head.bias else features
 
     def counts(self, y: Array, *, whole: bool = False) -> Array:
@@ -210,12 +225,15 @@ class FitStep(Step):
 
     def pull(self, theta: Array, x: Array, upstream: Array) -> Array:
         """From the gradient with respect to features (… × rows × features) to that with respect to the inputs."""
-        features = self.model.features
-        return (
-            upstream
-            if features is None
-            else features.pull(self.design(theta, x)[..., : self.head.inputs], upstream, x.shape[-1])
-        )
+        if self.body is None:
+            return upstream
+        g, rows = GraphBuilder(), x.shape[-2]
+        parameters = self.body.parameter_inputs(g)
+        _, tapes = self.body.forward(g, parameters, g.input("x", (rows, self.body.features)))
+        g.origin = "features"
+        gradient, _ = self.body.backward(g, parameters, tapes, g.input("up", (rows, self.body.logits)))
+        values = self.body.layout.unflatten(theta[..., : self.body.layout.size])
+        return evaluate(g.finish({"gradient": gradient}), {**values, "x": x, "up": upstream})["gradient"]
 
     def train(self, theta: Array, x: Array, y: Array) -> Array:
         design = self.design(theta, x)

@@ -93,7 +93,8 @@ class Problem:
         """Whether a cut takes a fraction of a second."""
         table, p = self.table, len(self.c)
         others = sum(len(budget.by) for budget in table.budgets)
-        generators = int((table.rows.r > 0).sum()) + len(table.rows) + 2 * p + others * p
+        noise = int((table.rows.r > 0).sum()) if table.rows.j is None else table.rows.j[..., 0].size
+        generators = noise + len(table.rows) + 2 * p + others * p
         return 2 * (len(table.rows) + others + p) * generators <= CUT_CELLS
 
     def point(self) -> Ranges:

@@ -34,6 +34,8 @@ _SMOOTH: dict[str, Callable[[Any], Any]] = {
     "tanh": lambda x: x.tanh(),
     "tanh slope": lambda x: 1 / x.cosh() ** 2,
     "softplus": lambda x: (1 + x.exp()).log(),
+    "cos": lambda x: x.cos(),
+    "cos slope": lambda x: -x.sin(),
     "exp": lambda x: x.exp(),
     "reciprocal": lambda x: 1 / x,
 }

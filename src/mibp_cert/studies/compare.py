@@ -72,7 +72,7 @@ def figures(run: CertifiedRun) -> dict[str, Any]:
         shares = run.certified_test_accuracy, rate, run.attacked_accuracy, run.nominal_accuracy
         scores = [None if share is None else 100.0 * share for share in shares]
     seconds = sum(record.seconds for record in run.history) / max(1, len(run.history))
-    others = float(run.bounds.radius.mean()), seconds, run.steps, run.diverged is not None
+    others = float(run.bounds.radius[run.frozen :].mean()), seconds, run.steps, run.diverged is not None
     return dict(zip(COLUMNS, (*scores, *others), strict=True))
 
 
