@@ -145,6 +145,16 @@ def test_a_regression_on_many_rows_holds_its_attacks(monkeypatch: pytest.MonkeyP
     assert run.attack.witness[0].shape == split.train.x.shape
 
 
+def test_features_of_many_rows_hold_real_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directions that features share are generators of their own."""
+    data, model = mc.two_moons(0), Fitted(features=mc.RandomFeatures(6, scale=2.0))
+    few = mc.certify_fit(data, mc.LInf(0.005), model, attacked=False)
+    monkeypatch.setattr(engine, "OWN_CELLS", 0)
+    many = mc.certify_fit(data, mc.LInf(0.005), model)
+    assert few.bounds.within(many.bounds)
+    assert (many.bounds.radius <= 2.0 * few.bounds.radius + 1e-9).all()
+
+
 # Mutants ----------------------------------------------------------------------------------------------------------------
 
 

@@ -53,7 +53,7 @@ HOPE = 1.6
 """Bounds wider than this multiple of the hypothesis (the median one) are beyond what cuts mend."""
 OWN_CELLS = 20_000_000
 """Rows × rows × parameters up to which every row's score has multipliers of its own."""
-MOST_CELLS = 400_000_000
+MOST_CELLS = 100_000_000
 """The same, where shared multipliers prove nothing: some minutes."""
 OWN_TESTS = 200_000_000
 """Queries × rows × parameters that get multipliers of their own beside many rows."""

@@ -51,7 +51,7 @@ def show_training(progress: Progress, engine: str) -> Callbacks:
     """Callbacks that move a bar for the training's steps and one for the programs within a step."""
     fit = engine in FITTED  # one step, which is no epoch
     steps = progress.add_task(f"{engine}: {'bounding the minimum' if fit else 'training steps'}", total=None)
-    programs = progress.add_task("programs in this step", total=None, visible=False)
+    programs = progress.add_task(f"{'bounds' if fit else 'programs'} in this step", total=None, visible=False)
 
     def on_stage(name: str) -> None:
         progress.update(steps, description=f"{engine}: {name}", total=None)
