@@ -133,7 +133,6 @@ def test_every_model_reads_a_file_of_ones_own(tmp_path: Path, model: str) -> Non
         "--schedule cosine", "--momentum 0", "--weight-decay 0", "--clip 1", "--batch-size 10", "--batch-mode shuffle",
         "--init torch", "--select last", "--predict exact", "--unroll 1", "--symbols 5", "--search 1", "--solver scip",
         "--gap 0.1", "--nodes-per-program 3", "--jobs 1", "--parallel local", "--engine relational", "--engine interval,crown",
-        "--run folder",
     ],
 )  # fmt: skip
 def test_flags_of_steps_are_refused_by_name(

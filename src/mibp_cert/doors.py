@@ -90,10 +90,13 @@ def certify_fit(
     attack_settings: AttackSettings | None = None,
     attacked: bool = True,
     callbacks: Callbacks | None = None,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
 ) -> CertifiedRun:
     """Fit on every dataset that the threat allows, at once: bounds that contain the minimiser for each of them.
 
-    No seed, batch or number of steps is part of the certificate; scaling, features and `C` are fixed.
+    No seed, batch or number of steps is part of the certificate; scaling, features and `C` are fixed. `run_dir`, `resume`: as
+    for `certify_training`.
 
     >>> from mibp_cert import LInf, two_moons
     >>> run = certify_fit(two_moons(0), LInf(0.01), Fitted(C=1.0))
@@ -115,7 +118,7 @@ def certify_fit(
         test_threat,
         (attack_settings or AttackSettings()) if attacked else None,
     )
-    return certify(request, callbacks)
+    return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
 
 
 def _request(network: Network, data: Split | Dataset, threat: Threat | None, *rest: Any) -> Request:

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer import Argument, Exit, Option
 
 from mibp_cert.certify import CertifiedRun
-from mibp_cert.config import NETWORK, Config, Job, job_of, plain_config, threat_of
+from mibp_cert.config import Config, Job, job_of, plain_config, threat_of
 from mibp_cert.engines import COMPARED, DEFAULT, engine_named
 from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.fitted import Fitted
@@ -46,10 +46,6 @@ def certify(
     """Train with proven bounds on every parameter and certify the test points."""
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
-    if run_dir is not None and config["model"]["kind"] != NETWORK:
-        raise UserError(
-            f"--run keeps a training step by step; the model '{config['model']['kind']}' has none: leave it out."
-        )
     console, job, runs = new_console(quiet), job_of(config), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
     check_writable(*(path for pair in files.values() for path in pair), witness, bounds)

@@ -94,8 +94,19 @@ class DualEngine(Engine):
             raise Diverged(_UNPROVEN)
         return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
 
-    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
-        raise UserError("Fitted models are not kept in run directories yet.")
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet, step: Step) -> ParameterSet:
+        """The problem is made anew from the data; the ranges are those that were proven."""
+        assert isinstance(step, FitStep)
+        frozen = arrays["lower"][: step.layout.size - step.fitted]
+        budgets = range(sum(name.startswith("other_low_") for name in arrays))
+        ranges = Ranges(
+            arrays["lower"][len(frozen) :],
+            arrays["upper"][len(frozen) :],
+            arrays["score_low"],
+            arrays["score_high"],
+            tuple((arrays[f"other_low_{k}"], arrays[f"other_high_{k}"]) for k in budgets),
+        )
+        return FittedSet.of(problem_of(step, threat, frozen), ranges, frozen)
 
     def bound(
         self, make: Maker, layout: Layout, state: ParameterSet, inputs: Inputs, wanted: Wanted | None = None
