@@ -17,10 +17,11 @@ from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import Box, RelationalSettings, SolverSettings
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.fitted import Fitted, RandomFeatures
+from mibp_cert.fitted import Explanation, Fitted, RandomFeatures
 from mibp_cert.nets import Network, Training
 from mibp_cert.nets.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
 from mibp_cert.questions.collective import Flips, collective
+from mibp_cert.questions.explain import explain
 from mibp_cert.questions.properties import Verdict, fair, holds, monotone
 from mibp_cert.store import load_run, resume_run
 from mibp_cert.studies.blame import Blame, blame
@@ -100,6 +101,7 @@ __all__ = [
     "Dataset",
     "Diverged",
     "Exchanged",
+    "Explanation",
     "Family",
     "Fitted",
     "Flatten",
@@ -143,6 +145,7 @@ __all__ = [
     "collective",
     "column",
     "compare",
+    "explain",
     "fair",
     "from_torch",
     "holds",

@@ -13,9 +13,10 @@ from mibp_cert.certify.loop import Callbacks, certify
 from mibp_cert.certify.request import Request, Selection, check_threat, with_missing
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
-from mibp_cert.engines import EngineSettings, RelationalSettings, SolverSettings, engine_named
+from mibp_cert.engines import DEFAULT, EngineSettings, RelationalSettings, SolverSettings, engine_named
 from mibp_cert.engines.rounding import Array
-from mibp_cert.fitted import Fitted
+from mibp_cert.errors import UserError
+from mibp_cert.fitted import FITTED, Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.store import run_in
 from mibp_cert.threats import Nothing, Threat
@@ -119,6 +120,24 @@ def certify_fit(
         (attack_settings or AttackSettings()) if attacked else None,
     )
     return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
+
+
+def certify_model(
+    network: Network | None,
+    data: Split | Dataset,
+    threat: Threat | None,
+    training: Training | Fitted | None,
+    engine: str | None = None,
+    **options: Any,
+) -> CertifiedRun:
+    """Whichever of the two it is: a fitted model has no need of a network, and each kind has an engine of its own."""
+    if isinstance(training, Fitted):
+        return certify_fit(data, threat, training, engine or next(iter(FITTED)), **options)
+    if network is None:
+        raise UserError(
+            "A training in steps needs a network, such as Network.mlp([2, 2]); only fitted models have none."
+        )
+    return certify_training(network, data, threat, training, engine or DEFAULT, **options)
 
 
 def _request(network: Network, data: Split | Dataset, threat: Threat | None, *rest: Any) -> Request:

@@ -19,7 +19,9 @@ from mibp_cert.engines import EngineSettings
 from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
+from mibp_cert.fitted.advice import too_large
 from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.explain import Clean
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
@@ -91,7 +93,7 @@ class DualEngine(Engine):
             if ranges is not None:
                 ranges = tighten(problem, ranges)
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
-            raise Diverged(_UNPROVEN)
+            raise Diverged(_unproven(problem, step, threat, frozen))
         return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
 
     def restore(self, arrays: Mapping[str, Array], threat: ThreatSet, step: Step) -> ParameterSet:
@@ -191,7 +193,11 @@ def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, state: FittedSe
     return np.asarray(radius @ reach * (1.0 + 16.0 * EPS * (d + layout.size)))
 
 
-_UNPROVEN = (
-    "The doubt is too large for this model: no ranges of its parameters could be proven. Use a smaller C, a smaller eps, or "
-    "doubt fewer rows and columns."
-)
+def _unproven(problem: Problem, step: FitStep, threat: ThreatSet, frozen: Array) -> str:
+    """Why there are no bounds, in words."""
+
+    def with_c(c: float) -> Problem:
+        return problem_of(replace(step, model=replace(step.model, C=c)), threat, frozen)
+
+    with np.errstate(all="ignore"):
+        return too_large(problem, Clean.of(step, threat, frozen), threat.clean, step.model.C, with_c)

@@ -117,13 +117,14 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
 
 def prove(problem: Problem) -> Ranges | None:
     """Ranges that no minimiser of the family leaves; None if none could be proven. Exits are cut where plain bounds fail."""
-    found = _prove(problem, cut=False, most=SANE)
+    found = search(problem, cut=False, most=SANE)
     if found is None and problem.small:
-        found = _prove(problem, cut=True, most=SANE)
-    return _prove(problem, cut=False, most=np.inf) if found is None else found
+        found = search(problem, cut=True, most=SANE)
+    return search(problem, cut=False, most=np.inf) if found is None else found
 
 
-def _prove(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
+def search(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
+    """Proven ranges, none wider (by their median) than `most` times the first-order ones; with exits cut, or without."""
     point = problem.point()
     centre, _ = _flat(point)
     lower, upper = _flat(problem.bounds(point, rounds=1))
