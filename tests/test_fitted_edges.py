@@ -190,17 +190,6 @@ def test_the_command_line_goes_over_the_file_also_for_the_model() -> None:
         merged(given, {"training": {"epochs": 3}})
 
 
-@pytest.mark.parametrize("command", ["tolerance", "blame", "compare"])
-def test_commands_for_networks_refuse_fitted_models(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text("[model]\nkind = 'logistic'\n[data]\nsource = 'two-moons'\n[threat]\neps = 0.01\n")
-    status, said = sentence(capsys, monkeypatch, command, "--config", str(path))
-    assert status == 2
-    assert f"mibp-cert {command} is for networks so far; the model 'logistic' is fitted" in said
-
-
 def test_data_with_three_classes_are_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,8 +221,6 @@ def test_words_about_a_fitted_model(run: mc.CertifiedRun) -> None:
 
 def test_questions_that_need_another_engine_are_refused(run: mc.CertifiedRun) -> None:
     x = run.data.tested.x
-    with pytest.raises(UserError, match="relational"):
-        mc.blame(run)
     with pytest.raises(UserError, match="not by 'exact'"):
         run.certify(x, method="exact")
     assert mc.holds(run, lambda m: m.parameter("0.bias", 0) < 100.0).name == "HOLDS"

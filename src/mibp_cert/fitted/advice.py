@@ -61,7 +61,7 @@ def sources(problem: Problem, clean: Clean, data: Dataset) -> str:
     rows = share.sum(axis=1)
     worst = [int(i) for i in np.argsort(-rows, kind="stable")[:TOLD] if rows[int(i)] > 0]
     listed = ", ".join(str(index[i]) for i in worst)
-    return f"; it comes most from {told}, and from the rows {listed} ({100 * rows[worst].sum():.0f} %)"
+    return f": it comes most from {told}; rows with most of it are {listed} ({100 * rows[worst].sum():.0f} %)"
 
 
 def shares(problem: Problem, clean: Clean) -> Array:

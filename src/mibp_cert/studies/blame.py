@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from mibp_cert.certify.loop import certify
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Dataset, Task
+from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.engines import Inputs
 from mibp_cert.engines.relational import RelationalSet, cases_of, linear_part
 from mibp_cert.engines.rounding import Array
@@ -140,24 +140,24 @@ def blame(
         raise UserError("Rules cannot be lifted from single rows; ask with verified=False.")
     chosen = rows["number"].to_numpy()[:top].astype(np.intp)
     hear(f"second run with {len(chosen)} rows taken as right")
+    second = replace(run.request, threat=Settled(run.threat, chosen), attack=None)
+    if run.fitted is not None:  # nothing is chosen by validation rows
+        second = replace(second, data=Split(run.data.name, run.train))
     try:
-        again = certify(replace(run.request, threat=Settled(run.threat, chosen), attack=None))
+        again = certify(second)
     except Diverged:  # with fewer rows in doubt? A search that gave up: nothing was verified
         return Blame(rows, cells, len(asked))
     missing, usual = run.train.missing, run.request.members.reference[0]
     filled = not np.array_equal(usual[chosen], run.train.x[chosen])
     filled = filled or (missing is not None and bool(missing[chosen].any()))
-    told = _width if numbers else _certified
+    before: float
+    after: float
+    if answer is None:
+        before, after = (float(one.ranges_of(inputs).width.mean()) for one in (run, again))
+    else:
+        before, after = int(answer.certified.sum()), int(again.certify_inputs(inputs).certified.sum())
     listed = tuple(rows["row"].tolist()[:top])
-    return Blame(rows, cells, len(asked), listed, told(run, inputs), told(again, inputs), filled, widths=numbers)
-
-
-def _certified(run: CertifiedRun, inputs: Inputs) -> float:
-    return int(run.certify_inputs(inputs).certified.sum())
-
-
-def _width(run: CertifiedRun, inputs: Inputs) -> float:
-    return float(run.ranges_of(inputs).width.mean())
+    return Blame(rows, cells, len(asked), listed, before, after, filled, widths=numbers)
 
 
 def _fitted_effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp] | None) -> Totals:

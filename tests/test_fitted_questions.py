@@ -1,0 +1,400 @@
+"""Questions about fitted models: what a bound is made of, which rows and columns carry it, and every question that is linear in
+the parameters, in Python and on the command line; the rest is refused by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import mibp_cert as mc
+from fits import REGRESSIONS, step_of, table, threats
+from mibp_cert import cli
+from mibp_cert.errors import Diverged, UserError
+from mibp_cert.fitted import SCORE_LOSSES, FitStep, advice, ranges
+from mibp_cert.fitted import explain as taken_apart
+from mibp_cert.fitted.explain import Clean
+from mibp_cert.questions.explain import explain_ends
+
+C = {"cross-entropy": 0.03, "squared-error": 0.005, "squared-hinge": 0.001, "huber": 0.005}
+PARTS = ("noise", "chords", "bands", "targets", "budgets", "rest", "tilt", "rounding")
+EXPLAINED = [(loss, name) for loss in SCORE_LOSSES for name in threats(loss) if name != "exchanged"][::3]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "CUT_CELLS", 0)  # cutting exits takes seconds, and changes nothing here
+
+
+def fitted(loss: str, name: str, **how: Any) -> tuple[mc.CertifiedRun, Any]:
+    train = table(loss, missing=name.startswith("missing"))
+    run = mc.certify_fit(train, threats(loss)[name], mc.Fitted(loss, C[loss], **how))
+    return run, table(loss, 8, 50, like=train).x
+
+
+def moons(threat: Any = None, c: float = 1.0, **how: Any) -> mc.CertifiedRun:
+    data = mc.two_moons(0, sizes=(40, 10, 20))
+    return mc.certify_fit(data, threat or mc.LInf(0.05), mc.Fitted(C=c, **how), attacked=False)
+
+
+# What a bound is made of -----------------------------------------------------------------------------------------------
+
+
+def check_sum(run: mc.CertifiedRun, x: Any) -> None:
+    """The parts add up to the width of the ranges, all that is rounding is small, and none is negative that cannot be."""
+    found, outputs = mc.explain(run, x), run.ranges(x).outputs
+    width = (outputs.high - outputs.low)[:, 0]
+    parts = sum(np.reshape(getattr(found, name), (len(x), -1)).sum(axis=1) for name in PARTS)
+    np.testing.assert_allclose(parts, width, rtol=1e-8)
+    np.testing.assert_allclose(found.total, width, rtol=1e-8)
+    assert (np.abs(found.rounding) <= 1e-6 * width).all()
+    scale = 1e-9 * width.max()
+    for name in ("chords", "bands", "targets", "budgets", "rest"):
+        assert getattr(found, name).min() >= -scale, name
+    low, high = (mc.explain(run, x, end) for end in ("low", "high"))
+    clean = run.train.in_units(step_of_run(run).design(run.theta, x) @ run.theta[-step_of_run(run).fitted :])
+    np.testing.assert_allclose(clean + high.total, outputs.high[:, 0], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(clean - low.total, outputs.low[:, 0], rtol=1e-8, atol=1e-9)
+
+
+def step_of_run(run: mc.CertifiedRun) -> FitStep:
+    (step,) = run.request.plan.steps
+    assert isinstance(step, FitStep)
+    return step
+
+
+@pytest.mark.parametrize(("loss", "name"), EXPLAINED)
+def test_the_parts_of_a_bound_add_up_to_its_width(loss: str, name: str) -> None:
+    check_sum(*fitted(loss, name))
+
+
+def test_parts_add_up_in_the_units_of_scaled_targets_and_behind_features() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 2))
+    data = mc.Dataset.regression(x, 500.0 + 100.0 * x[:, 0] + rng.normal(size=20))
+    data = data.with_target(data.target_column())
+    check_sum(mc.certify_fit(data, mc.LInf(0.02) & mc.TargetNoise(5.0), mc.Fitted("squared-error", 0.3)), x[:5])
+    run = moons(mc.LInf(0.01), features=mc.RandomFeatures(6, 2.0))
+    check_sum(run, run.data.tested.x[:5])
+    assert mc.explain(run, run.data.tested.x[:5]).noise.shape == (5, 40, 2)
+
+
+def test_rows_and_columns_that_nothing_moves_cost_nothing() -> None:
+    run = moons(mc.LInf(0.1, rows=[3, 5], columns=[1]))
+    found = mc.explain(run, run.data.tested.x)
+    moved = found.noise + found.chords
+    assert (np.delete(moved, [3, 5], axis=1) == 0).all()
+    assert (moved[..., 0] == 0).all()
+    assert (moved[:, [3, 5], 1] > 0).all()
+
+
+def test_parts_are_what_first_order_says_where_doubt_is_small() -> None:
+    """Noise alone, `eps Σ|∂out/∂x_ij|`, with derivatives from differences of real fits."""
+    data, eps, h = mc.two_moons(0, sizes=(12, 5, 5)), 1e-6, 1e-5
+    run = mc.certify_fit(data, mc.LInf(eps), mc.Fitted(C=1.0))
+    step, x, rows = step_of(data.train, mc.Fitted(C=1.0)), data.train.x, data.tested.x
+    design = np.column_stack([rows, np.ones(len(rows))])
+    slopes = np.zeros((len(rows), 12, 2))
+    for i in range(12):
+        for j in range(2):
+            up, down = x.copy(), x.copy()
+            up[i, j], down[i, j] = x[i, j] + h, x[i, j] - h
+            theta = [step.train(run.theta, moved, data.train.one_hot) for moved in (up, down)]
+            slopes[:, i, j] = design @ (theta[0] - theta[1]) / (2 * h)
+    found = mc.explain(run, rows, "high")
+    np.testing.assert_allclose(found.noise, eps * np.abs(slopes), rtol=1e-3, atol=1e-4 * eps * np.abs(slopes).max())
+
+
+def test_targets_and_label_budgets_are_told_apart() -> None:
+    """Ridge is linear in its targets: `Σ_i |A_i| eps`, row by row; a budget pays the largest."""
+    rng = np.random.default_rng(1)
+    x, rows = rng.normal(size=(9, 2)), rng.normal(size=(4, 2))
+    data = mc.Dataset.regression(x, x @ [1.0, -2.0] + rng.normal(size=9))
+    design, new = np.column_stack([x, np.ones(9)]), np.column_stack([rows, np.ones(4)])
+    effect = 0.5 * np.abs(new @ np.linalg.solve(design.T @ design + np.diag([0.5, 0.5, 0.0]), design.T))
+    model = mc.Fitted("squared-error", 2.0)
+    every = mc.explain(mc.certify_fit(data, mc.TargetNoise(0.5), model), rows, "high")
+    np.testing.assert_allclose(every.targets, effect, rtol=1e-8)
+    two = mc.explain(mc.certify_fit(data, mc.Budget(mc.TargetNoise(0.5), rows=2), model), rows, "low")
+    assert ((two.budgets > 1e-9).sum(axis=1) == 2).all()
+    np.testing.assert_allclose(two.budgets.sum(axis=1), np.sort(effect, axis=1)[:, -2:].sum(axis=1), rtol=1e-8)
+    np.testing.assert_allclose(two.possible[..., -1], effect, rtol=1e-8)
+    assert (two.possible[..., :-1] == 0).all()
+
+
+MUTANTS: dict[str, Any] = {
+    "chords forgotten": ("_gap", lambda middle, radius, rho: np.zeros_like(middle)),
+    "bands without scores": ("_tops", lambda known, omega, kappa, ends: np.zeros_like(omega)),
+    "budgets forgotten": (
+        "_replaced",
+        lambda dual, columns: (
+            np.zeros(dual.found[1].shape),
+            np.zeros(len(dual.found[0])),
+            np.zeros((*dual.found[1].shape, columns + 1)),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_part_that_is_wrong_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, x = fitted("cross-entropy", "noise and a bad row")
+    monkeypatch.setattr(taken_apart, *MUTANTS[mutant])
+    with pytest.raises(AssertionError):
+        check_sum(run, x)
+
+
+def test_explanations_of_anything_else_are_refused() -> None:
+    run = moons()
+    with pytest.raises(UserError, match="one of both, low, high"):
+        mc.explain(run, run.data.tested.x, "middle")
+    with pytest.raises(UserError, match="finite rows of 2 features"):
+        mc.explain(run, [[0.0]])
+    network = mc.certify_training(mc.Network.mlp([2, 2]), run.data, mc.LInf(0.01), mc.Training(epochs=1))
+    with pytest.raises(UserError, match="certify_fit a model"):
+        mc.explain(network, run.data.tested.x)
+
+
+# Blame -----------------------------------------------------------------------------------------------------------------
+
+
+def test_blame_ranks_rows_and_columns_of_a_fitted_model() -> None:
+    """A row in doubt by much leads; the second run shows what it is worth."""
+    threat = mc.LInf(0.02) & mc.LInf(1.0, rows=[7], columns=[1])
+    run = moons(threat)
+    found = mc.blame(run, x=run.train.x, points=range(40), top=1)
+    assert (found.rows["number"][0], found.columns.index[0]) == (7, "1")
+    assert found.before is not None
+    assert found.after is not None
+    assert found.after >= found.before
+    assert "certified, verified by a second run" in found.sentence
+    assert np.isclose(found.cells["effect"].sum(), 100.0)
+    assert set(found.to_json()) == {"rows", "columns", "points", "fixed", "certified_before", "certified_after"}
+    flips = mc.blame(moons(mc.LabelFlips(2)), verified=False, points=[0, 1])
+    assert set(flips.cells["column"]) == {"(label)"}
+    assert flips.points == 2
+
+
+def test_blame_of_a_regression_is_about_widths() -> None:
+    train = table("squared-error", 14)
+    data = mc.Split("survey", train, test=table("squared-error", 6, 50, like=train))
+    run = mc.certify_fit(data, mc.TargetNoise(0.5) & mc.LInf({"age": 1.0}), mc.Fitted("squared-error", 0.02))
+    found = mc.blame(run, top=14)
+    assert found.widths
+    assert found.before is not None
+    assert found.after is not None
+    assert found.after < 1e-6 * found.before  # all rows are right: nothing is left
+    assert "wide on average instead of" in found.sentence
+    assert set(found.cells["column"]) <= {"age", "(target)"}
+    assert "width_before" in found.to_json()
+
+
+def test_effects_are_those_of_the_ends_in_question() -> None:
+    """For one point, the share of a cell is its part of the lower end of the margin."""
+    run = moons()
+    x = run.data.tested.x[:1]
+    found = mc.blame(run, x=x, points=[0], verified=False)
+    side = -1.0 if run.certify(x).centre[0] == 1 else 1.0
+    parts = explain_ends(run, x, np.array([side]))
+    cells = (parts.noise + parts.chords)[0]
+    line = found.cells.iloc[0]
+    assert np.isclose(line["effect"], 100.0 * cells[int(line["number"]), int(line["column"])] / cells.sum())
+
+
+# Where nothing is proven -------------------------------------------------------------------------------------------------
+
+
+def test_the_sentence_names_rows_columns_and_a_C_that_does() -> None:
+    data, threat = table("squared-error"), mc.TargetNoise(3.0) & mc.LInf({"age": 30.0})
+    with pytest.raises(Diverged, match="The doubt is too large for this model") as found:
+        mc.certify_fit(data, threat, mc.Fitted("squared-error", 10.0))
+    said = str(found.value)
+    assert "\n" not in said
+    assert "the targets (" in said
+    assert "the column 'age' (" in said
+    assert "; rows with most of it are " in said
+    c = float(said.split("a smaller C (")[1].split(" would do")[0])
+    assert c < 10.0
+    mc.certify_fit(data, threat, mc.Fitted("squared-error", c))
+
+
+def test_no_C_is_looked_for_where_that_takes_long_and_none_is_named_where_none_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = moons()
+    problem: Any = run.bounds.problem  # type: ignore[attr-defined]
+    tried = list[float]()
+
+    def never(c: float) -> Any:
+        tried.append(c)
+        return problem
+
+    monkeypatch.setattr(advice, "search", lambda *_, **__: None)
+    assert advice.smaller(problem, 2.0, never) is None
+    assert tried == [0.02, 0.0059, 0.002] or len(tried) <= 3
+    monkeypatch.setattr(advice, "CELLS", 10)
+    assert advice.smaller(problem, 2.0, never) is None
+    assert len(tried) <= 3
+
+
+def test_shares_to_first_order_are_those_of_the_rows_in_doubt() -> None:
+    data = mc.two_moons(0, sizes=(12, 5, 5)).train
+    run = mc.certify_fit(data, mc.LInf(0.01, rows=[2, 4]), mc.Fitted())
+    problem: Any = run.bounds.problem  # type: ignore[attr-defined]
+    share = advice.shares(problem, Clean.of(step_of_run(run), run.request.members, np.zeros(0)))
+    assert set(np.flatnonzero(share.sum(axis=1) > 0)) == {2, 4}
+    assert np.isclose(share.sum(), 6.0)  # both ends of three parameters
+
+
+# Every question ----------------------------------------------------------------------------------------------------------
+
+
+def test_margins_fairness_and_slopes_hold_for_real_fits() -> None:
+    """Whatever is said to hold does, for models fitted to members of the threat."""
+    train = table("cross-entropy", 20)
+    data = mc.Split("survey", train, test=table("cross-entropy", 12, 50, like=train))
+    threat = mc.LInf({"age": 0.3, "income": 0.03}) & mc.LInf({"age": 3.0}, rows=[4])
+    run = mc.certify_fit(data, threat, mc.Fitted(C=1.0))
+    x, members = data.tested.x, threat.bind(train)
+    step = step_of_run(run)
+    theta = np.stack([step.train(run.theta, *m) for m in members.sample(np.random.default_rng(0), 40)])
+    out = theta[:, :-1] @ x.T + theta[:, -1:]
+    sure = run.certify(x, margin=0.1)
+    assert sure.certified.any()
+    assert (np.where(sure.classes == 1, out, -out)[:, sure.certified] >= 0.1).all()
+    for rising in (True, False):
+        answer = mc.monotone(run, x, "income", rising=rising)
+        if answer[0].name == "HOLDS":
+            assert ((theta[:, 4] >= 0) == rising).all()
+    fair = mc.fair(run, x, "mood").certified
+    for k in range(3):
+        changed = x.copy()
+        changed[:, 1:4] = np.eye(3)[k]
+        classes = (theta[:, :-1] @ changed.T + theta[:, -1:] > 0).astype(int)
+        assert (classes == fair.classes)[:, fair.certified].all()
+    assert mc.collective(run).proven <= (~run.certify(x).certified).sum()
+
+
+def test_conditions_that_are_linear_hold_and_others_are_refused_by_name() -> None:
+    run = moons()
+    x = run.data.tested.x[:2]
+    assert mc.holds(run, lambda m: m.out(0, 0) - m.out(1, 0) <= 100.0, x).name == "HOLDS"
+    assert mc.holds(run, lambda m: m.parameter("0.weight", 0, 1) >= 100.0).name == "FAILS"
+    with pytest.raises(UserError, match="bounds what is linear in the fitted parameters"):
+        mc.holds(run, lambda m: m.parameter("0.weight", 0, 0) * m.parameter("0.weight", 0, 1) <= 100.0)
+    with pytest.raises(UserError, match="their own engine, not by 'exact'"):
+        mc.holds(run, lambda m: m.out(0, 0) <= 1.0, x, method="exact")
+    behind = moons(mc.LInf(0.01), features=mc.RandomFeatures(4, 1.0))
+    with pytest.raises(UserError, match="linear in the inputs"):
+        mc.monotone(behind, x, 0)
+    assert len(mc.fair(moons(), x, 0).verdicts) == 2
+
+
+def test_tolerance_of_a_fitted_model_lies_between_certificates_and_attacks() -> None:
+    data = mc.two_moons(0, sizes=(30, 5, 15))
+    asked: dict[str, Any] = {"share": 0.8, "precision": 0.3, "attack_settings": mc.AttackSettings(members=5, rounds=1)}
+    found = mc.tolerance(None, data, mc.Family("amount", mc.LInf(0.02)), mc.Fitted(C=0.3), **asked)
+    assert found.largest is not None
+    assert found.largest > 0.5
+    assert found.smallest is None or found.largest < found.smallest
+    held = mc.certify_fit(data, mc.LInf(0.02 * found.largest), mc.Fitted(C=0.3))
+    assert held.test is not None
+    assert held.test.certification_rate() >= 0.8
+
+
+def test_fitted_models_stand_beside_networks() -> None:
+    data, threat = mc.two_moons(0, sizes=(30, 5, 15)), {"little": mc.LInf(0.01), "more": mc.LInf(0.03)}
+    fits = mc.compare(None, data, threat, mc.Fitted(C=0.5), attacked=False)
+    steps = mc.compare(mc.Network.mlp([2, 2]), data, threat, mc.Training(epochs=2), ["interval"], attacked=False)
+    both = pd.concat([steps, fits]).sort_index()
+    assert both.index.tolist() == [(t, e) for t in ("little", "more") for e in ("dual", "interval")]
+    assert both["steps"].isna().tolist() == [True, False, True, False]
+    assert fits["certified"].iloc[0] >= fits["certified"].iloc[1] > 0
+    with pytest.raises(UserError, match="fitted models have dual"):
+        mc.compare(None, data, threat, mc.Fitted(), ["interval"])
+    with pytest.raises(UserError, match="needs a network"):
+        mc.compare(None, data, threat, mc.Training())
+
+
+# Command line ------------------------------------------------------------------------------------------------------------
+
+
+def invoke(*words: str) -> str:
+    found = CliRunner().invoke(cli.app, list(words))
+    assert found.exit_code == 0, (found.output, found.exception)
+    return found.output
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(20, 80, 60).astype(float), "dose": rng.normal(size=60)})
+    frame["ill"] = np.where(frame["age"] - 50 + 12 * frame["dose"] + 8 * rng.normal(size=60) > 0, "yes", "no")
+    frame["cost"] = 3.0 * frame["age"] + 20.0 * frame["dose"]
+    place = tmp_path_factory.mktemp("data") / "data.csv"
+    frame.to_csv(place, index=False)
+    return str(place)
+
+
+CLASSES = ("--target", "ill", "--drop", "cost", "--model", "logistic", "--C", "0.3")
+NUMBERS = ("--target", "cost", "--drop", "ill", "--regression", "--model", "ridge", "--C", "0.3")
+
+
+def test_blame_on_the_command_line(path: str, tmp_path: Path) -> None:
+    out, page = tmp_path / "out.json", tmp_path / "out.html"
+    asked = ("--eps", "age=2,dose=0.02", "--no-attack", "--top", "3")
+    told = invoke("blame", path, *CLASSES, *asked, "--json", str(out), "--report", str(page))
+    assert "By column: age " in told
+    assert "Re-check these 3 rows" in told
+    assert next(iter(json.loads(out.read_text())["blame"]["columns"])) == "age"
+    assert "Where the uncertainty comes from" in page.read_text()
+    told = invoke("blame", path, *NUMBERS, *asked, "--target-eps", "2")
+    assert "(target)" in told
+    assert "wide on average instead of" in told
+
+
+def test_blame_reads_a_run_directory(path: str, tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    invoke("certify", path, *CLASSES, "--eps", "age=4", "--no-attack", "--run", folder, "--margin", "0.05", "-q")
+    assert "By column: age 100 %" in invoke("blame", folder, "--top", "2")
+
+
+def test_tolerance_and_compare_on_the_command_line(path: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    told = invoke("tolerance", path, *CLASSES, "--eps", "age=1", "--share", "0.9", "--most", "2", "--json", str(out))
+    assert "each fitted to its minimum" in told
+    assert json.loads(out.read_text())["engine"] == "dual"
+    told = invoke("compare", path, *CLASSES, "--eps", "0.01", "--eps-values", "0.01,0.02", "--no-attack")
+    assert "Each is fitted to its minimum." in told
+    assert told.count("dual") == 2
+    assert "dual" in invoke("compare", path, *NUMBERS, "--eps", "0.01")
+
+
+def test_questions_on_the_command_line(path: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    flags = ("--margin", "0.2", "--protected", "dose", "--rising", "age", "--falling", "dose", "--collective")
+    told = invoke("certify", path, *CLASSES, "--eps", "age=1", *flags, "--json", str(out))
+    found = json.loads(out.read_text())["postconditions"]
+    assert set(found) == {"margin", "protected", "rising", "falling", "collective", "output"}
+    assert found["rising"]["age"]["holds"] == found["falling"]["dose"]["fails"] == 15
+    assert "Flips at once" in told
+    invoke("certify", path, *NUMBERS, "--eps", "age=1", "--rising", "age", "--json", str(out))
+    assert json.loads(out.read_text())["postconditions"]["rising"]["age"]["holds"] == 15
+
+
+def test_tolerance_of_a_regression_is_refused(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mibp-cert", "tolerance", path, *NUMBERS, "--eps", "0.01"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "Tolerance is about the classes of test points" in capsys.readouterr().err
+
+
+assert set(C) == set(SCORE_LOSSES) >= set(REGRESSIONS)
