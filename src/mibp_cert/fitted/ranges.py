@@ -18,7 +18,7 @@ in `z`. Under that assumption the other ranges shrink (`fitted.zonotope`); if th
 never reached. Each end may be dealt with on its own.
 
 **Search.** The hypothesis starts from first-order radii; ends that fail are moved out. Whatever is proven may be tightened:
-bounds computed under proven ranges need no strictness.
+bounds computed under proven ranges need no strictness. The last resort needs no hypothesis (`fitted.ball`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.fitted.ball import ball
 from mibp_cert.fitted.dual import Dual, Ranges
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Table
@@ -39,6 +40,10 @@ GROW = 1.1
 ATTEMPTS = 20
 SANE = 6.0
 """Multiple of the first-order radii (the median one) beyond which ranges are of little use: other ways are tried first."""
+LOOSE = 3.0
+"""Ranges of scores (the median one) beyond this multiple of the spread of all clean scores say nothing."""
+RESORTS = 12
+"""How often ranges from strong convexity are tightened, at most."""
 CUT_CELLS = 4_000_000
 """Queries times generators, above which no exit is cut."""
 CUTS = 2
@@ -120,7 +125,21 @@ def prove(problem: Problem) -> Ranges | None:
     found = search(problem, cut=False, most=SANE)
     if found is None and problem.small:
         found = search(problem, cut=True, most=SANE)
-    return search(problem, cut=False, most=np.inf) if found is None else found
+    return last_resort(problem) if found is None else found
+
+
+def last_resort(problem: Problem) -> Ranges | None:
+    """Ranges from strong convexity, tightened as long as that helps; None if they are too wide to say anything."""
+    ranges = ball(problem)
+    if ranges is None:
+        return None
+    for _ in range(RESORTS):
+        before = np.median(ranges.s_high - ranges.s_low)
+        ranges = tighten(problem, ranges, 1)
+        after = np.median(ranges.s_high - ranges.s_low)
+        if not after < 0.98 * before:
+            break
+    return ranges if after <= LOOSE * (problem.s.max() - problem.s.min()) else None
 
 
 def search(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
