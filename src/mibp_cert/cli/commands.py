@@ -183,10 +183,11 @@ def blame(
             run, effective = job.run(engine, show_training(progress, engine)), job.config
     with console.status("second run"):
         found = ask(run, point, top=top)
-    shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
-    console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), soft_wrap=False)
-    shares = ", ".join(f"{name} {effect:.0f} %" for name, effect in found.columns.head(top).items())
-    console.print(f"By column: {shares or 'nothing is in doubt'}.", highlight=False)
+    if len(found.rows):
+        shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
+        console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), soft_wrap=False)
+        shares = ", ".join(f"{name} {effect:.0f} %" for name, effect in found.columns.head(top).items())
+        console.print(f"By column: {shares}.", highlight=False)
     console.print(found.sentence, highlight=False)
     write_json(json_path, {**run.to_json(), "blame": found.to_json()})
     if report is not None:

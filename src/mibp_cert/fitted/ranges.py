@@ -40,7 +40,7 @@ GROW = 1.1
 ATTEMPTS = 20
 SANE = 6.0
 """Multiple of the first-order radii (the median one) beyond which ranges are of little use: other ways are tried first."""
-LOOSE = 3.0
+LOOSE = 100.0
 """Ranges of scores (the median one) beyond this multiple of the spread of all clean scores say nothing."""
 RESORTS = 12
 """How often ranges from strong convexity are tightened, at most."""

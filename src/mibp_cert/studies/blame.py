@@ -67,6 +67,8 @@ class Blame:
     @property
     def sentence(self) -> str:
         """What re-checking is worth."""
+        if not self.points:
+            return "Every point is certified: there is nothing to re-check."
         if self.before is None or self.after is None:
             return "What re-checking rows would change was not verified."
         more = int(self.after - self.before)
