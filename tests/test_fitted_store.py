@@ -191,6 +191,10 @@ def test_a_loss_without_a_second_rule_is_not_said_to_be_checked(
     assert "no second rule for the loss" in found["second opinion"].words
 
 
+def test_every_loss_has_a_second_rule() -> None:
+    assert set(refit.PSI) == set(SCORE_LOSSES)
+
+
 def test_restored_sets_are_the_same_bit_for_bit(finished: Path) -> None:
     request, arrays = stored_request(finished), read_step(finished, 1)
     again = request.make_engine().restore(arrays, request.members, request.plan.steps[0]).arrays()
