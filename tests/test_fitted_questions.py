@@ -42,7 +42,7 @@ def test_blame_ranks_rows_and_columns_of_a_fitted_model() -> None:
     assert found.after >= found.before
     assert "certified, verified by a second run" in found.sentence
     assert np.isclose(found.cells["effect"].sum(), 100.0)
-    assert set(found.to_json()) == {"rows", "columns", "points", "fixed", "certified_before", "certified_after"}
+    assert set(found.to_json()) == {"rows", "points", "fixed", "certified_before", "certified_after"}
     flips = mc.blame(moons(mc.LabelFlips(2)), verified=False, points=[0, 1])
     assert set(flips.cells["column"]) == {"(label)"}
     assert flips.points == 2

@@ -189,7 +189,8 @@ def blame(
         shares = ", ".join(f"{name} {effect:.0f} %" for name, effect in found.columns.head(top).items())
         console.print(f"By column: {shares}.", highlight=False)
     console.print(found.sentence, highlight=False)
-    write_json(json_path, {**run.to_json(), "blame": found.to_json()})
+    columns = {} if run.fitted is None else {"columns": found.columns.to_dict()}
+    write_json(json_path, {**run.to_json(), "blame": {**found.to_json(), **columns}})
     if report is not None:
         write_report(console, report, run, effective, blame=found)
 

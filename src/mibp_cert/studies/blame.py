@@ -87,7 +87,6 @@ class Blame:
     def to_json(self) -> dict[str, Any]:
         return {
             "rows": self.rows.to_dict("records"),
-            "columns": self.columns.to_dict(),
             "points": self.points,
             "fixed": list(self.fixed),
             **{f"{'width' if self.widths else 'certified'}_{n}": getattr(self, n) for n in ("before", "after")},
