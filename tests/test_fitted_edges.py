@@ -134,7 +134,6 @@ def test_every_model_reads_a_file_of_ones_own(tmp_path: Path, model: str) -> Non
         "--schedule cosine", "--momentum 0", "--weight-decay 0", "--clip 1", "--batch-size 10", "--batch-mode shuffle",
         "--init torch", "--select last", "--predict exact", "--unroll 1", "--symbols 5", "--search 1", "--solver scip",
         "--gap 0.1", "--nodes-per-program 3", "--jobs 1", "--parallel local", "--engine relational", "--engine interval,crown",
-        "--run folder",
     ],
 )  # fmt: skip
 def test_flags_of_steps_are_refused_by_name(
@@ -272,8 +271,6 @@ def test_words_about_a_fitted_model(run: mc.CertifiedRun) -> None:
 
 def test_questions_that_need_another_engine_are_refused(run: mc.CertifiedRun) -> None:
     x = run.data.tested.x
-    with pytest.raises(UserError, match="relational"):
-        mc.blame(run)
     with pytest.raises(UserError, match="not by 'exact'"):
         run.certify(x, method="exact")
     assert mc.holds(run, lambda m: m.parameter("0.bias", 0) < 100.0).name == "HOLDS"
@@ -410,7 +407,6 @@ def test_a_start_that_no_box_proves_is_said(
 
 
 def test_rows_without_any_slope_left_do_not_crash_the_bound() -> None:
-    """Scores so far from 0 that the intercept, which is not penalised, has no curvature."""
-    run = mc.certify_fit(mc.two_moons(0, sizes=(20, 10, 10)), mc.LInf(5.0), mc.Fitted(C=1.0))
-    assert run.attack is not None
-    assert all(run.bounds.contains(theta) for theta in run.attack.theta)
+    """Scores so far from 0 that the intercept, which is not penalised, has no curvature: nothing is proven, and that is said."""
+    with pytest.raises(Diverged, match="The doubt is too large for this model"):
+        mc.certify_fit(mc.two_moons(0, sizes=(20, 10, 10)), mc.LInf(5.0), mc.Fitted(C=1.0))

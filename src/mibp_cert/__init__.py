@@ -17,10 +17,11 @@ from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import Box, RelationalSettings, SolverSettings
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.fitted import Fitted, FrozenLayers, RandomFeatures
+from mibp_cert.fitted import Explanation, Fitted, FrozenLayers, RandomFeatures
 from mibp_cert.nets import Network, Training
 from mibp_cert.nets.layers import AvgPool2d, Conv2d, Cosine, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
 from mibp_cert.questions.collective import Flips, collective
+from mibp_cert.questions.explain import explain
 from mibp_cert.questions.properties import Verdict, fair, holds, monotone
 from mibp_cert.store import load_run, resume_run
 from mibp_cert.studies.blame import Blame, blame
@@ -104,6 +105,7 @@ __all__ = [
     "Dataset",
     "Diverged",
     "Exchanged",
+    "Explanation",
     "Family",
     "Fitted",
     "Flatten",
@@ -149,6 +151,7 @@ __all__ = [
     "collective",
     "column",
     "compare",
+    "explain",
     "fair",
     "features_from_torch",
     "from_torch",

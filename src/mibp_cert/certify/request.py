@@ -29,7 +29,7 @@ from mibp_cert.engines import (
 )
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.fitted import BALANCED, FITTED, Fitted
+from mibp_cert.fitted import BALANCED, FITTED, Fitted, RandomFeatures
 from mibp_cert.nets import LAYERS, Network, Plan, Training, effective_batch_size
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.base import digest_of
@@ -275,7 +275,10 @@ def with_missing(threat: Threat | None) -> Threat:
 
 def _training_of(plain: Mapping[str, Any]) -> Training | Fitted:
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "kind"}
-    return Fitted(**values) if plain["kind"] == Fitted.__name__ else Training(**values)
+    if plain["kind"] != Fitted.__name__:
+        return Training(**values)
+    features = values.get("features")
+    return Fitted(**values | {"features": None if features is None else RandomFeatures(**features)})
 
 
 def _layer_json(layer: Any) -> dict[str, Any]:

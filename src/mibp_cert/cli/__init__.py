@@ -184,7 +184,7 @@ def _root(
 
 app.command()(shared(commands.certify, MODEL | FLAGS | QUESTIONS))
 for _asked in (commands.tolerance, commands.blame, commands.compare):
-    app.command()(shared(_asked))
+    app.command()(shared(_asked, MODEL | FLAGS))
 for _command in (commands.resume, commands.report, commands.verify, reproduce, doctor):
     app.command()(_command)
 

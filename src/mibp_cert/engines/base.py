@@ -266,8 +266,8 @@ class Engine(ABC):
         """The engine that bounds validation points after every epoch: this one, or a quicker one."""
         return self
 
-    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
-        """The set that these arrays (`ParameterSet.arrays`) describe, for the same threat."""
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet, step: Step) -> ParameterSet:
+        """The set that these arrays (`ParameterSet.arrays`) describe, for the same threat, after this step."""
         return Box(arrays["lower"], arrays["upper"])
 
     @classmethod

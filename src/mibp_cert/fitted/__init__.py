@@ -3,6 +3,7 @@
 from mibp_cert.engines import Engine
 from mibp_cert.fitted.attack import adjoint
 from mibp_cert.fitted.engine import DualEngine, FittedSet
+from mibp_cert.fitted.explain import Explanation
 from mibp_cert.fitted.features import KINDS as FEATURE_KINDS
 from mibp_cert.fitted.features import Features, FrozenLayers, RandomFeatures
 from mibp_cert.fitted.losses import SCORE_LOSSES

@@ -21,7 +21,9 @@ from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress
 from mibp_cert.engines.interval import enclose
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
+from mibp_cert.fitted.advice import too_large
 from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.explain import Clean
 from mibp_cert.fitted.features import Enclosure, RowNoise, enclose_features, through
 from mibp_cert.fitted.finite import FiniteProblem, finite_problem
 from mibp_cert.fitted.losses import EPS
@@ -113,11 +115,22 @@ class DualEngine(Engine):
                 else prove(replace(problem, told=_rounds(self.progress)))
             )
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
-            raise Diverged(_UNPROVEN)
+            raise Diverged(_unproven(step, threat, frozen))
         return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
 
-    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
-        raise UserError("Fitted models are not kept in run directories yet.")
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet, step: Step) -> ParameterSet:
+        """The problem is made anew from the data; the ranges are those that were proven."""
+        assert isinstance(step, FitStep)
+        frozen = arrays["lower"][: step.layout.size - step.fitted]
+        budgets = range(sum(name.startswith("other_low_") for name in arrays))
+        ranges = Ranges(
+            arrays["lower"][len(frozen) :],
+            arrays["upper"][len(frozen) :],
+            arrays["score_low"],
+            arrays["score_high"],
+            tuple((arrays[f"other_low_{k}"], arrays[f"other_high_{k}"]) for k in budgets),
+        )
+        return FittedSet.of(problem_of(step, threat, frozen), ranges, frozen)
 
     def bound(
         self, make: Maker, layout: Layout, state: ParameterSet, inputs: Inputs, wanted: Wanted | None = None
@@ -280,7 +293,12 @@ def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, state: FittedSe
     return np.asarray(radius @ reach * (1.0 + 16.0 * EPS * (d + layout.size)))
 
 
-_UNPROVEN = (
-    "The doubt is too large for this model: no ranges of its parameters could be proven. Use a smaller C, a smaller eps, or "
-    "doubt fewer rows and columns."
-)
+def _unproven(step: FitStep, threat: ThreatSet, frozen: Array) -> str:
+    """Why there are no bounds, in words."""
+
+    def with_c(c: float) -> Problem:
+        return table_problem(replace(step, model=replace(step.model, C=c)), threat, frozen)
+
+    with np.errstate(all="ignore"):
+        clean = Clean.of(step, threat, frozen)
+        return too_large(with_c(step.model.C), clean, threat.clean, step.model.C, with_c)

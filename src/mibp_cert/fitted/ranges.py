@@ -19,7 +19,7 @@ never reached. Each end may be dealt with on its own.
 
 **Search.** With `T(z)` the bounds under the hypothesis `z`, `z ← (1 + small)·T(z)` from first-order radii converges to the
 smallest ranges that prove themselves, if there are any (`T` grows with `z`). Whatever is proven may be tightened: bounds
-computed under proven ranges need no strictness.
+computed under proven ranges need no strictness. The last resort needs no hypothesis (`fitted.ball`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.fitted.ball import ball
 from mibp_cert.fitted.dual import Dual, Ranges
 from mibp_cert.fitted.ellipsoid import Ellipsoids
 from mibp_cert.fitted.losses import EPS, ScoreLoss
@@ -47,6 +48,10 @@ FEW = 0.05
 """Share of the ends that may fail for the others to stay where they are."""
 LOST = 1.02
 """Bounds wider than this multiple of the hypothesis, and growing, will not prove themselves."""
+LOOSE = 100.0
+"""Ranges of scores (the median one) beyond this multiple of the spread of all clean scores say nothing."""
+RESORTS = 12
+"""How often ranges from strong convexity are tightened, at most."""
 CUT_CELLS = 4_000_000
 """Queries times generators, above which no exit is cut."""
 HOPE = 1.6
@@ -193,8 +198,7 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
 
 def prove(problem: Problem) -> Ranges | None:
     """Ranges that no minimiser of the family leaves, as small as may be; None if none could be proven. Where shared multipliers
-    prove nothing, every row gets its own; exits are cut where plain bounds fail; what is left are wide ranges, which bounded
-    slopes may still prove."""
+    prove nothing, every row gets its own; exits are cut where plain bounds fail; the last resort is strong convexity."""
     search = Search(problem)
     found, hope = search.repeated()
     if found is None and problem.shared and problem.cells <= MOST_CELLS:
@@ -202,7 +206,7 @@ def prove(problem: Problem) -> Ranges | None:
     if found is None and hope and problem.small:
         found = search.cut()
     if found is None and not problem.shared:
-        found = search.inflated()
+        return last_resort(problem)
     return None if found is None else tighten(problem, found)
 
 
@@ -262,18 +266,19 @@ class Search:
             low, high = np.where(fails[0], wider[0], low), np.where(fails[1], wider[1], high)
         return None
 
-    def inflated(self) -> Ranges | None:
-        """Ends that fail move out until slopes are as small, and bands as wide, as they can be."""
-        low, high = self._ends(*self.first, FIRST)
-        for _ in range(ATTEMPTS):
-            ranges, below, above, fails = self._tried(low, high)
-            if not (np.isfinite(below).all() and np.isfinite(above).all()):
-                return None
-            if not (fails[0].any() or fails[1].any()):
-                return ranges
-            wider = self._ends(below, above, CUT_GROW)
-            low, high = np.where(fails[0], wider[0], low), np.where(fails[1], wider[1], high)
+
+def last_resort(problem: Problem) -> Ranges | None:
+    """Ranges from strong convexity, tightened as long as that helps; None if they are too wide to say anything."""
+    ranges = ball(problem)
+    if ranges is None:
         return None
+    for _ in range(RESORTS):
+        before = np.median(ranges.s_high - ranges.s_low)
+        ranges = tighten(problem, ranges, 1)
+        after = np.median(ranges.s_high - ranges.s_low)
+        if not after < 0.98 * before:
+            break
+    return ranges if after <= LOOSE * (problem.s.max() - problem.s.min()) else None
 
 
 def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> list[NDArray[np.bool_]]:
