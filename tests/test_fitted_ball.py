@@ -11,7 +11,7 @@ import mibp_cert as mc
 from fits import REGRESSIONS, attacked, step_of, table, threats
 from mibp_cert.fitted import SCORE_LOSSES, ball, ranges
 from mibp_cert.fitted.ball import _all_rows, _part, intercepts
-from mibp_cert.fitted.engine import problem_of
+from mibp_cert.fitted.engine import table_problem
 
 NAMES = (
     "linf",
@@ -32,7 +32,7 @@ def world(loss: str, name: str, c: float, **how: Any) -> tuple[Any, Any, Any, An
     step, bound = step_of(data, mc.Fitted(loss, c, **how)), threats(loss)[name].bind(data)
     x, y, theta = attacked(step, bound, samples=15, rounds=1)
     usable = np.isfinite(theta).all(axis=1)
-    problem = problem_of(step, bound, np.zeros(0))
+    problem = table_problem(step, bound, np.zeros(0))
     return problem, step.design(theta[usable], x[usable]), y[usable, :, step.column], theta[usable]
 
 
@@ -64,7 +64,7 @@ def test_the_ball_is_what_strong_convexity_says_for_ridge_with_wrong_targets() -
     x = np.random.default_rng(0).normal(size=(9, 1))
     data = mc.Dataset.regression(x, 2.0 * x[:, 0])
     model = mc.Fitted("squared-error", 0.25, fit_intercept=False)
-    problem = problem_of(step_of(data, model), mc.TargetNoise(0.3).bind(data), np.zeros(0))
+    problem = table_problem(step_of(data, model), mc.TargetNoise(0.3).bind(data), np.zeros(0))
     z = ball.ball(problem)
     assert z is not None
     np.testing.assert_allclose((z.high - z.low)[0] / 2, 0.3 * np.abs(x).sum() * 0.25, rtol=1e-9)
@@ -118,9 +118,9 @@ def test_nothing_is_said_where_the_intercept_can_run_away() -> None:
     least = int(np.bincount(data.y).min())
     for threat in (mc.LabelFlips(), mc.LabelFlips(least), mc.LInf(1e308)):
         with np.errstate(all="ignore"):
-            assert ball.ball(problem_of(step_of(data, mc.Fitted()), threat.bind(data), np.zeros(0))) is None
+            assert ball.ball(table_problem(step_of(data, mc.Fitted()), threat.bind(data), np.zeros(0))) is None
     some = mc.LabelFlips(least - 1).bind(data)
-    assert ball.ball(problem_of(step_of(data, mc.Fitted()), some, np.zeros(0))) is not None
+    assert ball.ball(table_problem(step_of(data, mc.Fitted()), some, np.zeros(0))) is not None
 
 
 HARD = [
@@ -139,7 +139,7 @@ def test_ranges_come_from_the_ball_where_none_prove_themselves(
     threat, model = threats(loss)[name], mc.Fitted(loss, c)
     step, bound = step_of(data, model), threat.bind(data)
     with np.errstate(all="ignore"):
-        assert ranges.search(problem_of(step, bound, np.zeros(0)), cut=False, most=np.inf) is None
+        assert ranges.Search(table_problem(step, bound, np.zeros(0))).repeated()[0] is None
     run = mc.certify_fit(data, threat, model)
     _, _, theta = attacked(step, bound, samples=20, rounds=2)
     assert (run.bounds.lower <= theta).all()
@@ -152,7 +152,7 @@ def test_ranges_that_say_nothing_are_not_taken(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ranges, "CUT_CELLS", 0)
     data = mc.two_moons(0, sizes=(40, 10, 10)).train
     with np.errstate(all="ignore"):
-        problem = problem_of(step_of(data, mc.Fitted(C=10.0)), mc.LInf(0.3).bind(data), np.zeros(0))
+        problem = table_problem(step_of(data, mc.Fitted(C=10.0)), mc.LInf(0.3).bind(data), np.zeros(0))
         assert ball.ball(problem) is not None
         assert ranges.prove(problem) is None
 

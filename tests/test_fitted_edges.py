@@ -229,17 +229,6 @@ def test_estimators_take_features() -> None:
     np.testing.assert_allclose(ridge.coef_, Ridge(alpha=2.0).fit(phi, target).coef_, atol=1e-8)
 
 
-@pytest.mark.parametrize("command", ["tolerance", "blame", "compare"])
-def test_commands_for_networks_refuse_fitted_models(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text("[model]\nkind = 'logistic'\n[data]\nsource = 'two-moons'\n[threat]\neps = 0.01\n")
-    status, said = sentence(capsys, monkeypatch, command, "--config", str(path))
-    assert status == 2
-    assert f"mibp-cert {command} is for networks so far; the model 'logistic' is fitted" in said
-
-
 def test_data_with_three_classes_are_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,4 +398,4 @@ def test_a_start_that_no_box_proves_is_said(
 def test_rows_without_any_slope_left_do_not_crash_the_bound() -> None:
     """Scores so far from 0 that the intercept, which is not penalised, has no curvature: nothing is proven, and that is said."""
     with pytest.raises(Diverged, match="The doubt is too large for this model"):
-        mc.certify_fit(mc.two_moons(0, sizes=(20, 10, 10)), mc.LInf(5.0), mc.Fitted(C=1.0))
+        mc.certify_fit(mc.two_moons(0, sizes=(20, 10, 10)), mc.LInf(500.0), mc.Fitted(C=1.0))

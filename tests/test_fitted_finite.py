@@ -75,7 +75,8 @@ def test_queries_are_bounded_by_their_largest_value_over_all_members(features: A
     data = table("cross-entropy", 8)
     threat = (LabelFlips(1) & Budget(AnyCategory("mood"), rows=1)).bind(data)
     model = Fitted(C=0.1, features=features)
-    step, frozen = step_of(data, model), np.zeros(0) if features is None else features.values(data.features)
+    step = step_of(data, model)
+    frozen = model.start(data)[: step.layout.size - step.fitted]
     found, members = finite_problem(step, threat, frozen), threat.members(1000)
     assert found is not None
     assert members is not None

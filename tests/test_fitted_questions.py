@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import mibp_cert as mc
 from fits import table
 from mibp_cert import cli
+from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import advice, ranges
 from mibp_cert.fitted.explain import Clean
@@ -102,7 +103,7 @@ def test_no_C_is_looked_for_where_that_takes_long_and_none_is_named_where_none_d
         tried.append(c)
         return problem
 
-    monkeypatch.setattr(advice, "search", lambda *_, **__: None)
+    monkeypatch.setattr(advice.Search, "repeated", lambda self: (None, False))
     assert advice.smaller(problem, 2.0, never) is None
     assert tried == [0.02, 0.0059, 0.002] or len(tried) <= 3
     monkeypatch.setattr(advice, "CELLS", 10)
@@ -148,6 +149,27 @@ def test_margins_fairness_and_slopes_hold_for_real_fits() -> None:
     assert mc.collective(run).proven <= (~run.certify(x).certified).sum()
 
 
+def test_what_is_monotone_behind_features_is_so_for_models_fitted_to_other_data() -> None:
+    run = moons(mc.LInf(0.02), c=0.3, features=mc.RandomFeatures(4, 0.3))
+    x, attack = run.data.tested.x, run.attack
+    low, high = run.train.x[:, 0].min(), run.train.x[:, 0].max()
+    rising, falling = (mc.monotone(run, x, 0, rising=up) for up in (True, False))
+    assert any(verdict.name == "HOLDS" for verdict in [*rising, *falling])
+    model, (step,) = run.fitted, run.request.plan.steps
+    assert model is not None
+    assert attack is None
+    members = run.request.members.sample(np.random.default_rng(0), 20)
+    theta = step.train(
+        np.broadcast_to(run.theta, (20, len(run.theta))), *(np.stack([m[i] for m in members]) for i in (0, 1))
+    )
+    for verdicts, sign in ((rising, 1.0), (falling, -1.0)):
+        for row, verdict in zip(x, verdicts, strict=True):
+            path = np.repeat(row[None], 30, axis=0)
+            path[:, 0] = np.linspace(low, high, 30)
+            outputs = np.stack([nominal_outputs(run.network, one, path)[:, 0] for one in theta])
+            assert verdict.name != "HOLDS" or (np.diff(sign * outputs, axis=1) >= -1e-12).all()
+
+
 def test_conditions_that_are_linear_hold_and_others_are_refused_by_name() -> None:
     run = moons()
     x = run.data.tested.x[:2]
@@ -158,8 +180,6 @@ def test_conditions_that_are_linear_hold_and_others_are_refused_by_name() -> Non
     with pytest.raises(UserError, match="their own engine, not by 'exact'"):
         mc.holds(run, lambda m: m.out(0, 0) <= 1.0, x, method="exact")
     behind = moons(mc.LInf(0.01), features=mc.RandomFeatures(4, 1.0))
-    with pytest.raises(UserError, match="linear in the inputs"):
-        mc.monotone(behind, x, 0)
     assert len(mc.fair(moons(), x, 0).verdicts) == 2
 
 

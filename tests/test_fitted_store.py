@@ -80,7 +80,7 @@ def test_a_fit_that_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: p
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(fitted_engine, "tighten", stopped)
+        patch.setattr(fitted_engine, "prove", stopped)
         with pytest.raises(KeyboardInterrupt):
             kept(tmp_path / "cut")
     whole = kept(tmp_path / "whole")
@@ -162,7 +162,7 @@ def test_minimisers_are_enclosed_to_many_digits(loss: str, tmp_path: Path) -> No
     x, y = run.request.members.reference
     with flint.ctx.workprec(BITS):
         design, target = balls(np.append(x, np.ones((len(x), 1)), axis=1)), balls(y[:, step.column])
-        found = refit.minimiser(step, design, target, run.theta)
+        found = refit.minimiser(step, design, target, refit.balls(np.ones(len(design))), run.theta)
         assert found is not None
         assert all(float(ball.rad()) < 1e-20 for ball in found)
         assert np.allclose(found.astype(float), run.theta, rtol=1e-9, atol=1e-12)

@@ -12,7 +12,7 @@ from mibp_cert.fitted.explain import Clean, explain
 from mibp_cert.fitted.ranges import Problem, Search
 from mibp_cert.fitted.table import Array
 
-FACTORS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+FACTORS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0001)
 """Multiples of C that are tried; the proof is easier the smaller it is."""
 CELLS = 5_000_000
 """Rows × rows × parameters above which no C is looked for: that would take minutes."""

@@ -52,13 +52,16 @@ def check(
     parameters: int,
 ) -> tuple[list[str], int]:
     """What is wrong with a stored set, in sentences, and for how many datasets the minimiser could be enclosed."""
+    if threat.clean.there is not None or (step.weights == 0).any():
+        raise UnsupportedOperation("there is no second rule for rows that come and go")
     found, enclosed = list[str](), 0
     frozen = arrays["lower"][: step.layout.size - step.fitted]
     with flint.ctx.workprec(BITS):
         for number, (x, y, replaced) in enumerate(_datasets(step, threat, arrays, rng, random, parameters)):
             start = step.train(arrays["trained"], *(np.array(part, dtype=np.float64) for part in (x, y)))
             design, target = _design(step, frozen, x), y[:, step.column]
-            theta = minimiser(step, design, target, start[len(frozen) :])
+            weight = balls(step.counts(np.array(y, dtype=np.float64)))
+            theta = minimiser(step, design, target, weight, start[len(frozen) :])
             if theta is None:
                 continue
             enclosed += 1
@@ -75,7 +78,7 @@ def check(
     return found, enclosed
 
 
-def minimiser(step: FitStep, x: Balls, y: Balls, start: Array) -> Balls | None:
+def minimiser(step: FitStep, x: Balls, y: Balls, w: Balls, start: Array) -> Balls | None:
     """An enclosure of the minimiser on these data; None if none was found from there."""
     loss, alpha = step.model.loss, balls(step.model.alpha(step.head.inputs))
     if loss not in PSI:
@@ -86,10 +89,10 @@ def minimiser(step: FitStep, x: Balls, y: Balls, start: Array) -> Balls | None:
     rows, across = _matrix(x), _matrix(x.T)
 
     def gradient(theta: Balls) -> Balls:
-        return np.asarray(_times(across, psi(y, _times(rows, theta))) + alpha * theta)
+        return np.asarray(_times(across, w * psi(y, _times(rows, theta))) + alpha * theta)
 
     def curvature(theta: Balls) -> Any:
-        bent = slope(y, _times(rows, theta))
+        bent = w * slope(y, _times(rows, theta))
         return across * _matrix(x * bent[:, None]) + _matrix(np.diag(alpha) + balls(np.zeros((len(alpha),) * 2)))
 
     c = balls(start)
@@ -153,6 +156,8 @@ def _design(step: FitStep, frozen: Array, x: Balls) -> Balls:
 
 def _outside(s: Balls, arrays: Mapping[str, Array], replaced: Replaced) -> list[int]:
     """Rows whose score is outside of its range, for certain: of rows as such, and of those that a budget replaces."""
+    if not len(arrays["score_low"]):  # every dataset was fitted on its own: no score was needed
+        return []
     gone = np.concatenate([[-1], *(rows for rows, _ in replaced)])
     alone = np.setdiff1d(np.arange(len(s)), gone).astype(np.intp)
     found = _leave(s, alone, alone, arrays["score_low"], arrays["score_high"])
