@@ -179,7 +179,6 @@ def test_conditions_that_are_linear_hold_and_others_are_refused_by_name() -> Non
         mc.holds(run, lambda m: m.parameter("0.weight", 0, 0) * m.parameter("0.weight", 0, 1) <= 100.0)
     with pytest.raises(UserError, match="their own engine, not by 'exact'"):
         mc.holds(run, lambda m: m.out(0, 0) <= 1.0, x, method="exact")
-    behind = moons(mc.LInf(0.01), features=mc.RandomFeatures(4, 1.0))
     assert len(mc.fair(moons(), x, 0).verdicts) == 2
 
 

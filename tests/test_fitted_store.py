@@ -167,7 +167,7 @@ def test_minimisers_are_enclosed_to_many_digits(loss: str, tmp_path: Path) -> No
         assert all(float(ball.rad()) < 1e-20 for ball in found)
         assert np.allclose(found.astype(float), run.theta, rtol=1e-9, atol=1e-12)
         # A start that is no minimiser: Newton's method gets there, or nothing is said.
-        far = refit.minimiser(step, design, target, run.theta + 1e-3)
+        far = refit.minimiser(step, design, target, refit.balls(np.ones(len(design))), run.theta + 1e-3)
         assert far is None or all(a.overlaps(b) for a, b in zip(far, found, strict=True))
         assert refit.minimiser(step, design, target, np.full_like(run.theta, np.nan)) is None
 
