@@ -169,7 +169,10 @@ def test_minimisers_are_enclosed_to_many_digits(loss: str, tmp_path: Path) -> No
         # A start that is no minimiser: Newton's method gets there, or nothing is said.
         far = refit.minimiser(step, design, target, refit.balls(np.ones(len(design))), run.theta + 1e-3)
         assert far is None or all(a.overlaps(b) for a, b in zip(far, found, strict=True))
-        assert refit.minimiser(step, design, target, np.full_like(run.theta, np.nan)) is None
+        assert (
+            refit.minimiser(step, design, target, refit.balls(np.ones(len(design))), np.full_like(run.theta, np.nan))
+            is None
+        )
 
 
 def test_bounds_of_another_minimum_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
