@@ -44,6 +44,8 @@ GROW = 1.02
 CUT_FIRST, CUT_GROW = 1.5, 1.1
 """The same where exits are cut, and by how much ends that fail move out."""
 ATTEMPTS = 24
+PATIENCE = 4
+"""Attempts in a row after which fewer ends must have failed than ever before, where exits are cut."""
 FEW = 0.05
 """Share of the ends that may fail for the others to stay where they are."""
 LOST = 1.02
@@ -54,6 +56,8 @@ RESORTS = 12
 """How often ranges from strong convexity are tightened, at most."""
 CUT_CELLS = 4_000_000
 """Queries times generators, above which no exit is cut."""
+CUT_WORK = 150_000_000
+"""The same for all cuts of a proof together: about a minute."""
 HOPE = 1.6
 """Bounds wider than this multiple of the hypothesis (the median one) are beyond what cuts mend."""
 OWN_CELLS = 20_000_000
@@ -94,13 +98,17 @@ class Problem:
         return rows * rows * len(self.c)
 
     @property
-    def small(self) -> bool:
-        """Whether a cut takes a fraction of a second."""
+    def cut_cells(self) -> int:
+        """Queries times generators of a cut."""
         table, p = self.table, len(self.c)
         others = sum(len(budget.by) for budget in table.budgets)
-        noise = int((table.rows.r > 0).sum()) if table.rows.j is None else table.rows.j[..., 0].size
-        generators = noise + len(table.rows) + 2 * p + others * p
-        return 2 * (len(table.rows) + others + p) * generators <= CUT_CELLS
+        generators = int((table.rows.r > 0).sum()) + len(table.rows) + 2 * p + others * p
+        return 2 * (len(table.rows) + others + p) * generators
+
+    @property
+    def small(self) -> bool:
+        """Whether a cut takes a fraction of a second."""
+        return self.cut_cells <= CUT_CELLS
 
     def point(self) -> Ranges:
         """The ranges of `c` alone, on the data as handed in; alternatives with noise of no size are the rows themselves."""
@@ -255,13 +263,21 @@ class Search:
     def cut(self) -> Ranges | None:
         """Ends that fail are assumed to be reached; those that still fail move out."""
         low, high = self._ends(*self.first, CUT_FIRST)
-        for _ in range(ATTEMPTS):
+        fewest, last, work = len(low) * 2 + 1, 0, 0
+        for attempt in range(ATTEMPTS):
             ranges, below, above, fails = self._tried(low, high)
             if not np.median((above - below) / (high - low)) < HOPE:
                 return None
+            work += int(fails[0].sum() + fails[1].sum()) * self.problem.cut_cells
+            if work > CUT_WORK:
+                return None
             fails = _cut(self.problem, ranges, fails)
-            if not (fails[0].any() or fails[1].any()):
+            count = int(fails[0].sum() + fails[1].sum())
+            if not count:
                 return ranges
+            fewest, last = (count, attempt) if count < fewest else (fewest, last)
+            if attempt - last > PATIENCE:
+                return None
             wider = self._ends(low, high, CUT_GROW)
             low, high = np.where(fails[0], wider[0], low), np.where(fails[1], wider[1], high)
         return None
