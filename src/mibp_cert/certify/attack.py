@@ -19,7 +19,7 @@ from mibp_cert.engines import Box, Inputs, ParameterSet, RelationalEngine, Relat
 from mibp_cert.engines.relational import Case, LinearPart, cases_of, linear_part
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import SoundnessError
-from mibp_cert.fitted import FitStep, adjoint
+from mibp_cert.fitted import FitStep, adjoint, margin_queries
 from mibp_cert.graph import evaluate
 from mibp_cert.nets import Network, Step, run_steps
 from mibp_cert.sets import ThreatSet
@@ -177,10 +177,9 @@ def attack(
 def _push(trainer: _Trainer, step: FitStep, settings: AttackSettings) -> None:
     """Fitted models: for every direction the dataset that the adjoint asks for, again and again from where the last one led."""
     theta, (x, y) = trainer.theta[0], trainer.threat.reference
-    points = step.design(theta, trainer.inputs.x)
-    order = np.argsort(np.abs(points @ theta[-points.shape[1] :]), kind="stable")[: settings.points]
-    sides = np.where(trainer.nominal[order] == 1, 1.0, -1.0)[:, None] * points[order]
-    eye = np.eye(points.shape[1])[: settings.parameters]
+    sides = margin_queries(step, theta, trainer.inputs.x, trainer.nominal)
+    order = np.argsort(np.abs(sides @ theta[-step.fitted :]), kind="stable")[: settings.points]
+    sides, eye = sides[order], np.eye(step.fitted)[: settings.parameters]
     a = np.concatenate([sides, *([-sides] if trainer.regression else []), eye, -eye])
     noise = trainer.threat.noise()
     now = np.broadcast_to(x, (len(a), *x.shape)), np.broadcast_to(y, (len(a), *y.shape))

@@ -10,17 +10,42 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
+from mibp_cert.fitted.classes import curvature, in_layout, ridge, softmax
 from mibp_cert.fitted.model import FitStep
-from mibp_cert.fitted.table import Array
+from mibp_cert.fitted.table import Array, Index
 from mibp_cert.sets import Noise
 
 
 def adjoint(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: Array) -> Array:
     """Coefficients of the symbols of the noise in `a·θ`, to first order: for queries `a` (queries × P) at datasets `x`, `y` with
     minimisers `theta`, one for each query."""
+    if step.several and step.model.softmax:
+        return _adjoint_of_softmax(step, noise, a, x, y, theta)
+    if step.several:  # the classes' problems know nothing of each other: their pushes add up
+        return np.sum([_adjoint(step, noise, part, x, y, theta, k) for k, part in _classes(step, a)], axis=0)
+    return _adjoint(step, noise, a, x, y, theta, step.column)
+
+
+def margin_queries(step: FitStep, theta: Array, x: Array, nominal: Index) -> Array:
+    """Margins of these classes as queries, as the network lays parameters out: one for each input, or for each other class."""
+    points, k = step.design(theta, x), step.head.outputs
+    if not step.several:
+        return np.where(nominal == 1, 1.0, -1.0)[:, None] * points
+    pair = np.eye(k)[nominal][:, None, :] - np.eye(k)  # inputs × others × K
+    queries = (pair[..., None] * points[:, None, None, :])[np.arange(k) != nominal[:, None]]
+    return in_layout(queries, step.head.inputs)
+
+
+def _classes(step: FitStep, a: Array) -> list[tuple[int, Array]]:
+    return list(enumerate(np.moveaxis(step.by_class(a), 1, 0)))
+
+
+def _adjoint(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: Array, column: int) -> Array:
+    """Of one score, whose target is in this column."""
     loss, alpha = step.loss, step.model.alpha(step.head.inputs)
-    design, target = step.design(theta, x), y[..., step.column]
-    whole, theta = theta, theta[..., -len(alpha) :]
+    design, target = step.design(theta, x), y[..., column]
+    whole, theta = theta, theta[..., -step.fitted :]
+    theta = step.by_class(theta)[:, column if step.several else 0]
     s = np.einsum("qnp,qp->qn", design, theta)
     slope, psi = loss.slope(target, s), loss.psi(target, s)
     hessian = np.swapaxes(design * slope[..., None], 1, 2) @ design + np.diag(np.maximum(alpha, 1e-9))
@@ -30,5 +55,20 @@ def adjoint(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: Ar
     moved = psi[..., None] * u[:, None, :d] + (slope * omega)[..., None] * theta[:, None, :d]
     cells = step.pull(whole, x, moved)
     fall = (loss.psi(target + 1e-6, s) - loss.psi(target, s)) * 1e6
-    labels = sparse.csr_matrix(noise.y_linear)[step.column :: y.shape[-1]]
+    labels = sparse.csr_matrix(noise.y_linear)[column :: y.shape[-1]]
     return np.asarray((noise.x_linear.T @ cells.reshape(len(a), -1).T).T + (labels.T @ (omega * fall).T).T)
+
+
+def _adjoint_of_softmax(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: Array) -> Array:
+    """`δ(a·Θ) = Σ_i w_i Σ_k {Σ_j δd_ij (ψ_ik u_kj + λ_ik θ_kj) − δy_ik ω_ik}`, `λ_i = J_i ω_i`."""
+    alpha, d = step.model.alpha(step.head.inputs), step.head.inputs
+    design, of = step.design(theta, x), step.by_class(theta[..., -step.fitted :])
+    p = softmax(design @ of.swapaxes(1, 2))
+    bent = curvature(p, np.ones(x.shape[-2]), design) + ridge(np.maximum(alpha, 1e-9), step.model.pin, of.shape[1])
+    query = step.by_class(a)
+    u = -np.linalg.solve(bent, query.reshape(len(a), -1, 1)).reshape(query.shape)
+    omega = design @ u.swapaxes(1, 2)
+    lam = p * (omega - (p * omega).sum(axis=-1, keepdims=True))
+    cells = step.pull(theta, x, ((p - y) @ u + lam @ of)[..., :d])
+    moved = (noise.x_linear.T @ cells.reshape(len(a), -1).T).T
+    return np.asarray(moved - (noise.y_linear.T @ omega.reshape(len(a), -1).T).T)

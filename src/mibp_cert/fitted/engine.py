@@ -19,12 +19,14 @@ from mibp_cert.engines import EngineSettings
 from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
+from mibp_cert.fitted.classes import in_layout, minimise_classes, tilt_classes
 from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
-from mibp_cert.fitted.ranges import Problem, prove, tighten
-from mibp_cert.fitted.table import table_of
+from mibp_cert.fitted.ranges import Bounded, Problem, prove, tighten
+from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem, with_classes
+from mibp_cert.fitted.table import Table, table_of
 from mibp_cert.graph import Graph, evaluate
 from mibp_cert.nets import Layout, Step
 from mibp_cert.sets import ThreatSet
@@ -44,12 +46,12 @@ CLOSE = 0.25
 class FittedSet(ParameterSet):
     """All minimisers: the proven ranges of fitted parameters and scores, the problem that they belong to, and what is frozen."""
 
-    problem: Problem
+    problem: Bounded
     ranges: Ranges
     frozen: Array
 
     @classmethod
-    def of(cls, problem: Problem, ranges: Ranges, frozen: Array) -> FittedSet:
+    def of(cls, problem: Bounded, ranges: Ranges, frozen: Array) -> FittedSet:
         return cls(np.append(frozen, ranges.low), np.append(frozen, ranges.high), problem, ranges, frozen)
 
     def first(self, count: int) -> FittedSet:
@@ -127,18 +129,39 @@ class DualEngine(Engine):
         return ends, StepReport(seconds=time.perf_counter() - start)
 
 
-def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
+def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Bounded:
     """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
-    x, y = threat.reference
+    if not step.several:
+        return _one(step, threat, frozen, step.column)
+    if not step.model.softmax:
+        return OneVersusRest(tuple(_one(step, threat, frozen, k) for k in range(step.head.outputs)), step.head.inputs)
+    tables, width = [_table(step, threat, k) for k in range(step.head.outputs)], step.head.inputs
+    alpha, pin, (_, y) = tables[0].alpha, step.model.pin, threat.reference
+    design, w = _design(step, threat, frozen), tables[0].rows.w
+    c = minimise_classes(design, y, w, alpha, pin)
+    flat, tau = (in_layout(part, width) for part in (c, tilt_classes(design, y, w, alpha, pin, c)))
+    return SoftmaxProblem(with_classes(tables), pin, flat, tau, design @ c.T, width)
+
+
+def _one(step: FitStep, threat: ThreatSet, frozen: Array, column: int) -> Problem:
+    """The problem of one score: of numbers, of two classes, or of one class versus the rest."""
+    table, design, y = _table(step, threat, column), _design(step, threat, frozen), threat.reference[1][:, column]
+    alpha, weights = table.alpha, table.rows.w
+    c = minimise(design, y, weights, alpha, step.loss)
+    return Problem(table, step.loss, c, tilt(design, y, weights, alpha, step.loss, c), design @ c)
+
+
+def _design(step: FitStep, threat: ThreatSet, frozen: Array) -> Array:
+    return step.design(np.append(frozen, np.zeros(step.fitted)), threat.reference[0])
+
+
+def _table(step: FitStep, threat: ThreatSet, column: int) -> Table:
+    x = threat.reference[0]
     alpha, weights, features = step.model.alpha(step.head.inputs), np.ones(len(x)), step.model.features
     if features is None:
-        table = table_of(threat.noise(), step.column, weights, alpha)
-    else:
-        raw = table_of(threat.noise(), step.column, weights, np.zeros(x.shape[1]))
-        table = features.through(raw).with_penalties(alpha)
-    design = step.design(np.append(frozen, np.zeros(step.fitted)), x)
-    c = minimise(design, y[:, step.column], weights, alpha, step.loss)
-    return Problem(table, step.loss, c, tilt(design, y[:, step.column], weights, alpha, step.loss, c), design @ c)
+        return table_of(threat.noise(), column, weights, alpha)
+    raw = table_of(threat.noise(), column, weights, np.zeros(x.shape[1]))
+    return features.through(raw).with_penalties(alpha)
 
 
 def linear_in_parameters(graph: Graph, layout: Layout, x: Array, frozen: Array) -> tuple[Array, Array]:

@@ -23,6 +23,8 @@ bounds computed under proven ranges need no strictness.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,8 +47,55 @@ CUTS = 2
 """How often the ranges are shrunk under the assumption of an exit."""
 
 
+class Bounded(ABC):
+    """What `prove` and `tighten` know of a problem. Scores are whatever its ranges hold of them."""
+
+    c: Array
+    """The computed minimiser of the data as handed in, as the network lays it out."""
+    tau: Array
+    """Its tilt."""
+
+    @property
+    def parts(self) -> Sequence[Bounded]:
+        """Problems of which this one consists, each with parameters of its own; none: it is proven as a whole."""
+        return ()
+
+    def joined(self, found: Sequence[Ranges]) -> Ranges:
+        """The ranges of all parts together."""
+        raise NotImplementedError
+
+    def split(self, ranges: Ranges) -> Sequence[Ranges]:
+        """The inverse of `joined`."""
+        raise NotImplementedError
+
+    @property
+    def small(self) -> bool:
+        """Whether exits can be cut, in a fraction of a second each."""
+        return False
+
+    @abstractmethod
+    def point(self) -> Ranges:
+        """The ranges of `c` alone."""
+
+    @abstractmethod
+    def slip(self) -> Array:
+        """How far `point` may be off by rounding."""
+
+    @abstractmethod
+    def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
+        """Bounds of all that `ranges` holds, under the hypothesis that it holds."""
+
+    @abstractmethod
+    def upper(self, ranges: Ranges, a: Array) -> Array:
+        """Upper bounds of `a·θ`, for minimisers in the ranges."""
+
+    def reaches(self, ranges: Ranges, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
+        """May `a·θ` be `v` or more? False is proven."""
+        return True
+
+
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Problem(Bounded):
     """What is bounded: the table, its loss, the computed minimiser `c` of the data as handed in, its tilt, and its scores there:
     where the proof starts from. (Noise to one side has another middle than these data.)"""
 
@@ -115,15 +164,23 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
     return Ranges(*pairs[0], *pairs[1], tuple(pairs[2:]))
 
 
-def prove(problem: Problem) -> Ranges | None:
+def prove(problem: Bounded) -> Ranges | None:
     """Ranges that no minimiser of the family leaves; None if none could be proven. Exits are cut where plain bounds fail."""
+    if problem.parts:
+        proven: list[Ranges] = []
+        for part in problem.parts:
+            one = prove(part)
+            if one is None:
+                return None
+            proven.append(one)
+        return problem.joined(proven)
     found = _prove(problem, cut=False, most=SANE)
     if found is None and problem.small:
         found = _prove(problem, cut=True, most=SANE)
     return _prove(problem, cut=False, most=np.inf) if found is None else found
 
 
-def _prove(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
+def _prove(problem: Bounded, *, cut: bool, most: float) -> Ranges | None:
     point = problem.point()
     centre, _ = _flat(point)
     lower, upper = _flat(problem.bounds(point, rounds=1))
@@ -139,6 +196,7 @@ def _prove(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
             return None
         fails = [~(below > low), ~(above < high)]
         if cut:
+            assert isinstance(problem, Problem)
             fails = _cut(problem, ranges, fails)
         count = int(fails[0].sum() + fails[1].sum())
         if not count:
@@ -172,8 +230,11 @@ def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> li
     return left
 
 
-def tighten(problem: Problem, ranges: Ranges, rounds: int = 3) -> Ranges:
+def tighten(problem: Bounded, ranges: Ranges, rounds: int = 3) -> Ranges:
     """Smaller ranges, from ranges that are proven."""
+    if problem.parts:
+        pairs = zip(problem.parts, problem.split(ranges), strict=True)
+        return problem.joined([tighten(part, own, rounds) for part, own in pairs])
     for _ in range(rounds):
         (low, high), (below, above) = _flat(ranges), _flat(problem.bounds(ranges))
         ranges = _like(ranges, np.fmax(low, below), np.fmin(high, above))

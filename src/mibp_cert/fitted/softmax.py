@@ -1,0 +1,320 @@
+"""Tier 1 for softmax: a bound of `a·Θ(D)` over every dataset `D`, as in `fitted.dual`, with `K` scores for a row.
+
+Symbols as there and in `fitted.classes`: `Θ` (K × P), `z_ik = (x_i + d_i)·θ_k`, `ψ_k = p_k(z) − y_k`, the pin `γ`. For every `u`
+(K × P) and `λ_i` (K), with `β` the intercepts' column,
+
+    a·Θ = (a + α∘u)·Θ + γ (Σ_k u_kβ)(Σ_k θ_kβ) − u·v + Σ_i w_i Σ_k {ψ_ik u_k·(x_i + d_i) + λ_ik [(x_i + d_i)·θ_k − z_ik]}.
+
+**Noise.** `d_ij` multiplies `t_ij = Σ_k (ψ_ik u_kj + λ_ik θ_kj)`. As `Σ_k ψ_k = 0`, a constant may be taken from `u_·j`: with
+`ψ ∈ ψ̄ ± δψ`, `Σ_k ψ̄_k = 0`, the first sum is within `min_c Σ_k δψ_k |u_kj − c|` of `ψ̄·u_j`, and the best `c` is one of the
+`u_kj`. So it is with the other: `Σ_k λ_k = 0` for a row that asks for nothing itself.
+
+**Scores.** Softmax does not change when a constant is added to all scores: what is known of them are ranges of the differences
+`z_k − z_l`, for all pairs. From these `p_k ≤ 1/Σ_l exp(−max(z_k − z_l))`, and likewise below. With `ω_ik = u_k·x̂_i`, any `z⁰` and
+`λ = J(z⁰)ω`, `J = diag p − ppᵀ`, Taylor's formula gives, with `v = z − z⁰` and some `ξ` between,
+
+    ω·p(z) − λ·z = ω·p(z⁰) − λ·z⁰ + ½ q_ξ(v),        q = Σ_k p_k (ω_k − ω·p)(v_k − v·p)²,
+
+the third mixed cumulant of `ω, v, v` under `p(ξ)`. Written with pairs of independent draws,
+
+    q = Σ_{k<l} p_k p_l (ω_k − ω_l)(v_k − v_l)[(p_l − p_k)(v_k − v_l) + Σ_{m≠k,l} p_m (v_k − v_m + v_l − v_m)],
+
+which is bounded by the ends of the `p` and of the differences `v_k − v_l`, with `p_k p_l (p_l − p_k)` of the sign that matters.
+(For two classes it is `ω σ'' v²`.) `z⁰` is the middle of the ranges, the scores of the worst model, or halfway between: whichever
+is best there, moved inside of the ranges, so that `ξ` lies in them. `λ` sums up to 0, so that only differences enter.
+
+**Labels** add `−ω·y`: its largest value over `{l ≤ y ≤ h, Σ_k y_k = 1}` goes to the smallest `ω_k` first.
+
+**Multipliers.** `u = −M⁻¹a`, `M = diag α + γ 1_β1_βᵀ + Σ_i w_i J_i ⊗ x̂_i x̂_iᵀ`, positive definite; nothing must be exact here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mibp_cert.fitted.classes import curvature, ridge, softmax
+from mibp_cert.fitted.dual import Dual, Known, Lines, Ranges, _gap, _through, solve
+from mibp_cert.fitted.losses import EPS
+from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
+
+STARTS = (0.0, 0.5, 1.0)
+"""How far from the middle of the ranges to the scores of the worst model `z⁰` may lie."""
+
+
+def pairs_of(classes: int) -> Array:
+    """One line per pair `k < l`: 1 at `k`, −1 at `l`."""
+    first, second = np.triu_indices(classes, 1)
+    eye = np.eye(classes)
+    return np.asarray(eye[first] - eye[second])
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """The box of the parameters, by classes (K × P)."""
+
+    middle: Array
+    radius: Array
+    reach: Array
+
+
+class ClassKnown(Known):
+    """Rows of several classes, and what the ranges say of their scores."""
+
+    def __init__(self, rows: Rows, low: Array, high: Array, box: Box) -> None:
+        self.rows, self.box = rows, box
+        k = len(box.middle)
+        self.first, self.second = np.triu_indices(k, 1)
+        top = np.zeros((len(rows), k, k))
+        top[:, self.first, self.second] = high.reshape(len(rows), -1)
+        top[:, self.second, self.first] = -low.reshape(len(rows), -1)
+        self.middle = 0.5 * (top - top.swapaxes(1, 2)).mean(axis=2)
+        """Scores in the middle; their sum is 0."""
+        # The middle is inside, whatever the ranges were, and so is every point between it and one that is inside.
+        top = np.maximum(top, self.middle[:, :, None] - self.middle[:, None, :])
+        self.top = top + 32.0 * EPS * (1.0 + np.abs(top).max(axis=(1, 2), keepdims=True))
+        """Largest `z_k − z_l`."""
+        top = self.top
+        slip = 16.0 * (k + 8) * EPS
+        self.p_high = np.minimum(1.0, (1.0 + slip) / np.exp(-top).sum(axis=2))
+        self.p_low = (1.0 - slip) / np.exp(top).sum(axis=1)
+        psi = softmax(self.middle) - rows.y
+        psi = psi - psi.mean(axis=1, keepdims=True)
+        above, below = self.p_high - (rows.y - rows.q), self.p_low - (rows.y + rows.q)
+        self.psi_middle = rows.w[:, None] * psi
+        radius = np.maximum(np.maximum(above - psi, psi - below), 0.0) + 16.0 * EPS
+        self.psi_radius = rows.w[:, None] * radius * (1.0 + 8.0 * EPS)
+        first, second = (self.p_high[:, i] for i in (self.first, self.second))
+        self.pair = first * second
+        self.rising = self._bent(self.first, self.second)
+        self.falling = self._bent(self.second, self.first)
+        widest = np.maximum(top.max(axis=(1, 2)), 0.0)
+        far = (np.abs(rows.x) @ box.reach.T + rows.reach_of(box.reach).T).max(axis=1)
+        self.far = 2.0 + 2.0 * far + np.abs(self.middle).max(axis=1) + widest + widest * widest
+        self.along = None if rows.j is None else (rows.j @ box.middle.T, np.abs(rows.j) @ box.radius.T)
+
+    def _bent(self, k: Index, m: Index) -> Array:
+        """Largest `p_k p_m (p_m − p_k)`, at least 0: with the largest `p_m`, and `p_k` as near to half of it as may be."""
+        most = self.p_high[:, m]
+        at = np.clip(0.5 * most, self.p_low[:, k], self.p_high[:, k])
+        return np.maximum(most * at * (most - at), 0.0)
+
+    def hessian_of(self, fixed: Array) -> Array:
+        return np.asarray(curvature(softmax(self.middle), self.rows.w, self.rows.x) + fixed)
+
+    def inside(self, z: Array) -> Array:
+        """The point on the way from `z` to the middle that is the first one within the ranges."""
+        z = z - z.mean(axis=-1, keepdims=True)
+        way = z - self.middle
+        room = self.top - (self.middle[:, :, None] - self.middle[:, None, :])
+        apart = way[..., :, None] - way[..., None, :]
+        share = np.where(apart > room, room / np.maximum(apart, 1e-300), 1.0).min(axis=(-1, -2))
+        return np.asarray(self.middle + np.clip(share, 0.0, 1.0)[..., None] * way)
+
+    def multipliers(self, omega: Array, z: Array) -> Array:
+        """`λ = J(z)ω`."""
+        p = softmax(z)
+        return np.asarray(p * (omega - (p * omega).sum(axis=-1, keepdims=True)))
+
+    def band(self, omega: Array, z: Array, lam: Array) -> Array:
+        """Largest `ω·p(s) − λ·s` over the scores `s`, for `λ = J(z)ω`."""
+        first, second = self.first, self.second
+        apart = z[..., first] - z[..., second]
+        wide = np.maximum(
+            np.abs(self.top[:, first, second] - apart), np.abs(self.top[:, second, first] + apart)
+        )  # |v_k − v_l|
+        whole = np.zeros(z.shape)  # Σ_m p_m |v_k − v_m|
+        np.add.at(np.moveaxis(whole, -1, 0), first, np.moveaxis(self.p_high[:, second] * wide, -1, 0))
+        np.add.at(np.moveaxis(whole, -1, 0), second, np.moveaxis(self.p_high[:, first] * wide, -1, 0))
+        rest = whole[..., first] + whole[..., second]
+        rest = rest - (self.p_high[:, first] + self.p_high[:, second]) * wide
+        tilt = omega[..., first] - omega[..., second]
+        bent = np.where(tilt > 0, self.rising, self.falling) * wide + self.pair * np.maximum(rest, 0.0)
+        p = softmax(z)
+        return np.asarray((p * omega - lam * z).sum(axis=-1) + 0.5 * (np.abs(tilt) * wide * bent).sum(axis=-1))
+
+    def labels(self, omega: Array) -> Array:
+        """Largest `−ω·y`."""
+        rows = self.rows
+        least = rows.y - rows.q
+        total = -(least * omega).sum(axis=-1)
+        if not rows.q.any():
+            return np.asarray(total)
+        order = np.argsort(omega, axis=-1)
+        room = np.take_along_axis(np.broadcast_to(2.0 * rows.q, omega.shape), order, axis=-1)
+        left = np.maximum(1.0 - least.sum(axis=-1), 0.0)[:, None]
+        taken = np.clip(left - (np.cumsum(room, axis=-1) - room), 0.0, room)
+        return np.asarray(total - (taken * np.take_along_axis(omega, order, axis=-1)).sum(axis=-1))
+
+    def _moved(self, u: Array, lam: Array) -> tuple[Array, Array]:
+        """Middle and radius of `t_ij`, weights included; `lam` (queries × rows × K)."""
+        middle = np.tensordot(self.psi_middle, u, (1, 1)).swapaxes(0, 1) + lam @ self.box.middle
+        return middle, self._spread(u) + _apart(lam, self.box.radius)
+
+    def _directed(self, u: Array, lam: Array) -> tuple[Array, Array]:
+        assert self.rows.j is not None
+        assert self.along is not None
+        across = np.einsum("ndp,qkp->qnkd", self.rows.j, u)
+        middle, radius = self.along
+        size = np.stack([np.abs(across - across[:, :, c : c + 1]) for c in range(u.shape[1])])
+        return (
+            np.einsum("nk,qnkd->qnd", self.psi_middle, across) + np.einsum("qnk,ndk->qnd", lam, middle),
+            np.einsum("nk,cqnkd->cqnd", self.psi_radius, size).min(axis=0)
+            + np.einsum("qnk,ndk->qnd", np.abs(lam), radius),
+        )
+
+    def _spread(self, u: Array) -> Array:
+        """`min_c Σ_k δψ_k |u_kj − c|`."""
+        found = [
+            np.tensordot(self.psi_radius, np.abs(u - u[:, c : c + 1]), (1, 1)).swapaxes(0, 1) for c in range(u.shape[1])
+        ]
+        return np.asarray(np.minimum.reduce(found))
+
+    def class_lines(
+        self, u: Array, z: Array, rho: tuple[Array, ...], plus: Array, table: Table | None
+    ) -> tuple[Lines, Array]:
+        """For every row an affine function of `Θ` (flat) above its share; and what the blocks of a table add to them."""
+        rows, w, z = self.rows, self.rows.w[:, None], self.inside(z)  # so that all between `z` and the scores is, too
+        hat = self.worst(rho)
+        omega = hat @ u.swapaxes(1, 2)
+        lam = self.multipliers(omega, z)
+        both = w * lam + plus
+        middle, radius = self._moved(u, both)
+        noise = np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0]))
+        if rows.j is not None:
+            noise = noise + _gap(*self._directed(u, both), rho[1]).sum(axis=-1)
+        for piece in rows.pieces:
+            g, more = _through(piece.linear, middle, radius)
+            top = piece.segments.ends(g)[1]
+            rest = np.add.reduceat(more * piece.segments.magnitude(), piece.segments.starts, axis=1)
+            np.add.at(noise.T, piece.segments.rows, (top + rest).T)
+        const = noise + rows.w * (self.band(omega, z, lam) + self.labels(omega))
+        coef = (both[..., None] * hat[:, :, None, :]).reshape(*both.shape[:2], -1)
+        far = self.far + np.abs(z).max(axis=-1) + (z.max(axis=-1) - z.min(axis=-1)) ** 2
+        whole = np.abs(u).sum(axis=1)
+        size = 6.0 * rows.w * (whole @ np.abs(rows.x).T + rows.reach_of(whole)) * far
+        size = size + 2.0 * np.einsum("qnk,kn->qn", np.abs(both), rows.reach_of(self.box.reach))
+        spread = np.zeros(len(u))
+        for block in () if table is None else table.blocks:
+            g, more = _through(block.linear, middle, radius)
+            spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
+        return Lines(const, coef, size), spread
+
+
+def _apart(lam: Array, radius: Array) -> Array:
+    """`Σ_k |λ_k| δθ_kj`: how far `λ·θ_j` may be from its middle."""
+    return np.asarray(np.abs(lam) @ radius)
+
+
+class ClassDual(Dual):
+    """Bounds of queries (K × P) under the hypothesis that parameters and differences of scores lie in the ranges. `own` counts
+    differences of scores: row times pairs, plus the pair."""
+
+    def __init__(self, table: Table, pin: float, ranges: Ranges, box: Box, tau: Array, rounds: int = 2) -> None:
+        self.table, self.ranges, self.tau, self.rounds, self.box = table, ranges, tau, rounds, box
+        self.classes, self.pairs = len(box.middle), pairs_of(len(box.middle))
+        self.fixed = ridge(table.alpha, pin, self.classes)
+        self.main: ClassKnown = ClassKnown(table.rows, ranges.s_low, ranges.s_high, box)
+        self.others = [ClassKnown(b.by, *ends, box) for b, ends in zip(table.budgets, ranges.by, strict=True)]
+
+    def _upper(self, a: Array, own: Index, sign: float) -> Array:
+        rows, box = self.table.rows, self.box
+        mine = np.flatnonzero(own >= 0)
+        row, pair = own // len(self.pairs), sign * self.pairs[own % len(self.pairs)]
+        row = np.where(own >= 0, row, -1)
+        plus = np.zeros((len(a), len(rows), self.classes))
+        plus[mine, row[mine]] = pair[mine]
+        u, z, rho, theta = self._find(a, row, pair, plus)
+        lines, spread = self.main.class_lines(u, z, rho, plus, self.table)
+        given, flat = np.where((own >= 0)[:, None], 0.0, a), u.reshape(len(a), -1)
+        g = given + flat @ self.fixed + lines.coef.sum(axis=1)
+        parts = np.abs(given) + np.abs(flat) @ self.fixed + np.abs(lines.coef).sum(axis=1)
+        tilt = np.abs(flat) @ self.tau
+        total = lines.const.sum(axis=1) + spread + tilt + g @ box.middle.ravel() + np.abs(g) @ box.radius.ravel()
+        size = lines.size.sum(axis=1) + np.abs(spread) + tilt + parts @ box.reach.ravel()
+        for budget, known in zip(self.table.budgets, self.others, strict=True):
+            cost, more = self._replaced(budget, known, u, z, theta, lines, row, a)
+            total, size = total + cost, size + more
+        count = (len(rows) + 16) * (a.shape[1] + 16)
+        return np.asarray(total + 4.0 * count * EPS * size)
+
+    def _find(self, a: Array, row: Index, pair: Array, plus: Array) -> tuple[Array, Array, tuple[Array, ...], Array]:
+        """Multipliers `u`, points `z⁰`, slopes `ρ` and the worst model: nothing here must be exact."""
+        known, rows, every = self.main, self.table.rows, np.arange(len(a))
+        shape = (len(a), *self.box.middle.shape)
+        low, high = (self.box.middle + side * self.box.radius for side in (-1.0, 1.0))
+        theta = np.broadcast_to(self.box.middle, shape)
+        u = -solve(known.hessian_of(self.fixed), a.T).T.reshape(shape)
+        z = np.broadcast_to(known.middle, (len(a), *known.middle.shape))
+        rho = known.slopes(u, self._lam(u, rows.x, z) + plus)
+        for _ in range(self.rounds):
+            hat = known.worst(rho)
+            asked = (pair[:, :, None] * hat[every, np.maximum(row, 0)][:, None, :]).reshape(a.shape)
+            query = np.where((row >= 0)[:, None], asked, a)
+            s = hat @ theta.swapaxes(1, 2)
+            p = softmax(s)
+            m = curvature(p, rows.w, hat) + self.fixed
+            gradient = ((rows.w[:, None] * (p - rows.y)).swapaxes(1, 2) @ hat).reshape(a.shape)
+            gradient = gradient + theta.reshape(a.shape) @ self.fixed
+            both = solve(m, np.stack([query, gradient], axis=-1))
+            u, theta = -both[..., 0].reshape(shape), np.clip(theta - both[..., 1].reshape(shape), low, high)
+            z = self._points(known, hat @ u.swapaxes(1, 2), hat @ theta.swapaxes(1, 2))
+            rho = known.slopes(u, self._lam(u, hat, z) + plus)
+        return u, z, rho, theta
+
+    def _lam(self, u: Array, x: Array, z: Array) -> Array:
+        return self.table.rows.w[:, None] * self.main.multipliers(x @ u.swapaxes(1, 2), z)
+
+    @staticmethod
+    def _points(known: ClassKnown, omega: Array, s: Array) -> Array:
+        """The best `z⁰` of a few, at the scores `s`."""
+        s = known.inside(s)
+        values, points = [], []
+        for share in STARTS:
+            z = known.middle + share * (s - known.middle)
+            lam = known.multipliers(omega, z)
+            values.append(known.band(omega, z, lam) + (lam * s).sum(axis=-1))
+            points.append(z)
+        best = np.argmin(values, axis=0)
+        return np.asarray(np.take_along_axis(np.stack(points), best[None, ..., None], axis=0)[0])
+
+    def _replaced(
+        self,
+        budget: Budget,
+        known: ClassKnown,
+        u: Array,
+        z: Array,
+        theta: Array,
+        lines: Lines,
+        row: Index,
+        a: Array,
+    ) -> tuple[Array, Array]:
+        """What replacing rows adds, and the sum of absolute values behind it."""
+        there, box = budget.rows >= 0, self.box
+        old = budget.rows[there]
+        mine = there & (budget.rows[None, :] == row[:, None])
+        omega = budget.by.x @ u.swapaxes(1, 2)
+        own = self._points(known, omega, budget.by.x @ theta.swapaxes(1, 2))
+        same = np.where(there[:, None], z[:, np.maximum(budget.rows, 0)], own)
+        gain, whole = np.full(omega.shape[:2], np.inf), np.zeros(len(a))
+        for start in (own, same):
+            lam = budget.by.w[:, None] * known.multipliers(omega, start)
+            new, _ = known.class_lines(u, start, known.slopes(u, lam), np.zeros(omega.shape), None)
+            const, coef, size = new.const, new.coef, new.size + np.abs(new.coef) @ box.reach.ravel()
+            const[:, there] -= lines.const[:, old]
+            coef[:, there] -= lines.coef[:, old]
+            size[:, there] += lines.size[:, old] + np.abs(lines.coef[:, old]) @ box.reach.ravel()
+            if mine.any() and not budget.scaled:
+                # The row's own score is asked for while another stands in its place.
+                i = np.maximum(row, 0)
+                reach = self.table.reach_of(box.reach.sum(axis=0))[i]
+                const = const + np.where(mine, reach[:, None], 0.0)
+                coef = coef + np.where(mine[..., None], a[:, None, :], 0.0)
+            gain = np.minimum(gain, const + coef @ box.middle.ravel() + np.abs(coef) @ box.radius.ravel())
+            whole = whole + size.sum(axis=1)
+        # With noise that can be scaled down, a row's range is for datasets that leave it alone.
+        gain = np.where(mine & budget.scaled, 0.0, np.maximum(gain, 0.0))
+        return self._largest(budget, gain), whole
+
+
