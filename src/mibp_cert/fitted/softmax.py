@@ -10,18 +10,17 @@ Symbols as there and in `fitted.classes`: `Θ` (K × P), `z_ik = (x_i + d_i)·θ
 `u_kj`. So it is with the other: `Σ_k λ_k = 0` for a row that asks for nothing itself.
 
 **Scores.** Softmax does not change when a constant is added to all scores: what is known of them are ranges of the differences
-`z_k − z_l`, for all pairs. From these `p_k ≤ 1/Σ_l exp(−max(z_k − z_l))`, and likewise below. With `ω_ik = u_k·x̂_i`, any `z⁰` and
-`λ = J(z⁰)ω`, `J = diag p − ppᵀ`, Taylor's formula gives, with `v = z − z⁰` and some `ξ` between,
+`z_k − z_l`, for all pairs. From these `p_k ≤ 1/Σ_l exp(−max(z_k − z_l))`, and likewise below. Where `Σ_k λ_k = 0`, `λ·z = λ·log p`,
+since `log p = z − log Σ exp z`. So with `ω_ik = u_k·x̂_i`, for every `c`, because `Σ_k p_k = 1`,
 
-    ω·p(z) − λ·z = ω·p(z⁰) − λ·z⁰ + ½ q_ξ(v),        q = Σ_k p_k (ω_k − ω·p)(v_k − v·p)²,
+    max_z ω·p(z) − λ·z ≤ c + Σ_k max_{p_k} {(ω_k − c)p_k − λ_k log p_k}:
 
-the third mixed cumulant of `ω, v, v` under `p(ξ)`. Written with pairs of independent draws,
-
-    q = Σ_{k<l} p_k p_l (ω_k − ω_l)(v_k − v_l)[(p_l − p_k)(v_k − v_l) + Σ_{m≠k,l} p_m (v_k − v_m + v_l − v_m)],
-
-which is bounded by the ends of the `p` and of the differences `v_k − v_l`, with `p_k p_l (p_l − p_k)` of the sign that matters.
-(For two classes it is `ω σ'' v²`.) `z⁰` is the middle of the ranges, the scores of the worst model, or halfway between: whichever
-is best there, moved inside of the ranges, so that `ξ` lies in them. `λ` sums up to 0, so that only differences enter.
+the scores' maximum falls apart into one for each class, over the range of its `p_k`. The term is convex in `p_k` where `λ_k ≥ 0`
+(largest at an end), concave where `λ_k < 0` (largest at `λ_k/(ω_k − c)`, or at an end). `λ = J(z⁰)ω`, `J = diag p − ppᵀ`, i.e. `λ_k =
+p⁰_k(ω_k − ω·p⁰)`; with `c = ω·p⁰` all terms are stationary at `p⁰`. They miss that classes with `λ_k > 0` move at the cost of the
+others; so the range of that one which matters most is cut at `p⁰`, and `c` is chosen for either side: where the others (`λ_l < 0`)
+together make room for a move `m`, `c ≈ ω·p⁰ + m/Σ_l (p⁰_l)²/|λ_l|`. Any `c` is valid. `z⁰` is the middle of the ranges, the scores of
+the worst model, or halfway between: whichever is best there.
 
 **Labels** add `−ω·y`: its largest value over `{l ≤ y ≤ h, Σ_k y_k = 1}` goes to the smallest `ω_k` first.
 
@@ -71,46 +70,23 @@ class ClassKnown(Known):
         top[:, self.second, self.first] = -low.reshape(len(rows), -1)
         self.middle = 0.5 * (top - top.swapaxes(1, 2)).mean(axis=2)
         """Scores in the middle; their sum is 0."""
-        # The middle is inside, whatever the ranges were, and so is every point between it and one that is inside.
-        top = np.maximum(top, self.middle[:, :, None] - self.middle[:, None, :])
-        self.top = top + 32.0 * EPS * (1.0 + np.abs(top).max(axis=(1, 2), keepdims=True))
-        """Largest `z_k − z_l`."""
-        top = self.top
-        slip = 16.0 * (k + 8) * EPS
-        self.p_high = np.minimum(1.0, (1.0 + slip) / np.exp(-top).sum(axis=2))
-        self.p_low = (1.0 - slip) / np.exp(top).sum(axis=1)
+        slip = 16.0 * (k + 8) * EPS * (1.0 + np.abs(top).max(axis=(1, 2)))[:, None]
+        self.log_p = np.minimum(-_log_sum(top.swapaxes(1, 2)) - slip, 0.0), np.minimum(-_log_sum(-top) + slip, 0.0)
+        """Smallest and largest `log p_k`."""
+        self.p = tuple(np.exp(end) for end in self.log_p)
         psi = softmax(self.middle) - rows.y
         psi = psi - psi.mean(axis=1, keepdims=True)
-        above, below = self.p_high - (rows.y - rows.q), self.p_low - (rows.y + rows.q)
+        above, below = self.p[1] - (rows.y - rows.q), self.p[0] - (rows.y + rows.q)
         self.psi_middle = rows.w[:, None] * psi
         radius = np.maximum(np.maximum(above - psi, psi - below), 0.0) + 16.0 * EPS
         self.psi_radius = rows.w[:, None] * radius * (1.0 + 8.0 * EPS)
-        first, second = (self.p_high[:, i] for i in (self.first, self.second))
-        self.pair = first * second
-        self.rising = self._bent(self.first, self.second)
-        self.falling = self._bent(self.second, self.first)
         widest = np.maximum(top.max(axis=(1, 2)), 0.0)
         far = (np.abs(rows.x) @ box.reach.T + rows.reach_of(box.reach).T).max(axis=1)
-        self.far = 2.0 + 2.0 * far + np.abs(self.middle).max(axis=1) + widest + widest * widest
+        self.far = 4.0 + 2.0 * far + widest + np.log(k)
         self.along = None if rows.j is None else (rows.j @ box.middle.T, np.abs(rows.j) @ box.radius.T)
-
-    def _bent(self, k: Index, m: Index) -> Array:
-        """Largest `p_k p_m (p_m − p_k)`, at least 0: with the largest `p_m`, and `p_k` as near to half of it as may be."""
-        most = self.p_high[:, m]
-        at = np.clip(0.5 * most, self.p_low[:, k], self.p_high[:, k])
-        return np.maximum(most * at * (most - at), 0.0)
 
     def hessian_of(self, fixed: Array) -> Array:
         return np.asarray(curvature(softmax(self.middle), self.rows.w, self.rows.x) + fixed)
-
-    def inside(self, z: Array) -> Array:
-        """The point on the way from `z` to the middle that is the first one within the ranges."""
-        z = z - z.mean(axis=-1, keepdims=True)
-        way = z - self.middle
-        room = self.top - (self.middle[:, :, None] - self.middle[:, None, :])
-        apart = way[..., :, None] - way[..., None, :]
-        share = np.where(apart > room, room / np.maximum(apart, 1e-300), 1.0).min(axis=(-1, -2))
-        return np.asarray(self.middle + np.clip(share, 0.0, 1.0)[..., None] * way)
 
     def multipliers(self, omega: Array, z: Array) -> Array:
         """`λ = J(z)ω`."""
@@ -118,21 +94,27 @@ class ClassKnown(Known):
         return np.asarray(p * (omega - (p * omega).sum(axis=-1, keepdims=True)))
 
     def band(self, omega: Array, z: Array, lam: Array) -> Array:
-        """Largest `ω·p(s) − λ·s` over the scores `s`, for `λ = J(z)ω`."""
-        first, second = self.first, self.second
-        apart = z[..., first] - z[..., second]
-        wide = np.maximum(
-            np.abs(self.top[:, first, second] - apart), np.abs(self.top[:, second, first] + apart)
-        )  # |v_k − v_l|
-        whole = np.zeros(z.shape)  # Σ_m p_m |v_k − v_m|
-        np.add.at(np.moveaxis(whole, -1, 0), first, np.moveaxis(self.p_high[:, second] * wide, -1, 0))
-        np.add.at(np.moveaxis(whole, -1, 0), second, np.moveaxis(self.p_high[:, first] * wide, -1, 0))
-        rest = whole[..., first] + whole[..., second]
-        rest = rest - (self.p_high[:, first] + self.p_high[:, second]) * wide
-        tilt = omega[..., first] - omega[..., second]
-        bent = np.where(tilt > 0, self.rising, self.falling) * wide + self.pair * np.maximum(rest, 0.0)
-        p = softmax(z)
-        return np.asarray((p * omega - lam * z).sum(axis=-1) + 0.5 * (np.abs(tilt) * wide * bent).sum(axis=-1))
+        """Upper bound of `ω·p(s) − λ·s` over the scores `s`; `z`: where `λ` comes from (only to choose well)."""
+        p, (low, high) = softmax(z), self.p
+        mean = (p * omega).sum(axis=-1)
+        fall = np.where(lam < 0, mean[..., None] - omega, np.inf)
+        softness = np.maximum((p / fall).sum(axis=-1), 1e-300)
+        most = np.maximum(lam, 0.0) * (np.maximum(high - p, p - low) / np.maximum(p, 1e-300)) ** 2
+        split = np.arange(p.shape[-1]) == most.argmax(axis=-1)[..., None]
+        cut = np.clip(p, low, high)
+        log_cut = np.clip(np.log(np.maximum(cut, 1e-300)), *self.log_p)
+        top = np.full(mean.shape, -np.inf)
+        for side in (0, 1):
+            ends = [(np.where(split, cut, self.p[e]) if e != side else np.broadcast_to(self.p[e], p.shape)) for e in (0, 1)]
+            logs = [
+                np.where(split, log_cut, self.log_p[e]) if e != side else np.broadcast_to(self.log_p[e], p.shape)
+                for e in (0, 1)
+            ]
+            move = np.where(split, 0.5 * (ends[0] + ends[1]) - cut, 0.0).sum(axis=-1)
+            shift = np.maximum(move / softness, -0.5 * fall.min(axis=-1))
+            shift = np.where(np.isfinite(shift), shift, 0.0)
+            top = np.maximum(top, np.minimum(*(_separate(omega, lam, mean + c, ends, logs) for c in (shift, 0.0))))
+        return top
 
     def labels(self, omega: Array) -> Array:
         """Largest `−ω·y`."""
@@ -175,7 +157,7 @@ class ClassKnown(Known):
         self, u: Array, z: Array, rho: tuple[Array, ...], plus: Array, table: Table | None
     ) -> tuple[Lines, Array]:
         """For every row an affine function of `Θ` (flat) above its share; and what the blocks of a table add to them."""
-        rows, w, z = self.rows, self.rows.w[:, None], self.inside(z)  # so that all between `z` and the scores is, too
+        rows, w = self.rows, self.rows.w[:, None]
         hat = self.worst(rho)
         omega = hat @ u.swapaxes(1, 2)
         lam = self.multipliers(omega, z)
@@ -191,15 +173,31 @@ class ClassKnown(Known):
             np.add.at(noise.T, piece.segments.rows, (top + rest).T)
         const = noise + rows.w * (self.band(omega, z, lam) + self.labels(omega))
         coef = (both[..., None] * hat[:, :, None, :]).reshape(*both.shape[:2], -1)
-        far = self.far + np.abs(z).max(axis=-1) + (z.max(axis=-1) - z.min(axis=-1)) ** 2
         whole = np.abs(u).sum(axis=1)
-        size = 6.0 * rows.w * (whole @ np.abs(rows.x).T + rows.reach_of(whole)) * far
+        size = 6.0 * rows.w * (whole @ np.abs(rows.x).T + rows.reach_of(whole)) * self.far
         size = size + 2.0 * np.einsum("qnk,kn->qn", np.abs(both), rows.reach_of(self.box.reach))
         spread = np.zeros(len(u))
         for block in () if table is None else table.blocks:
             g, more = _through(block.linear, middle, radius)
             spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
         return Lines(const, coef, size), spread
+
+
+def _log_sum(t: Array) -> Array:
+    """`log Σ exp t` over the last axis."""
+    top = t.max(axis=-1, keepdims=True)
+    return np.asarray(np.log(np.exp(t - top).sum(axis=-1)) + top[..., 0])
+
+
+def _separate(omega: Array, lam: Array, c: Array, ends: list[Array], logs: list[Array]) -> Array:
+    """`c + Σ_k max {(ω_k − c)p − λ_k log p}` over `p` between the ends."""
+    rise = omega - c[..., None]
+    best = np.maximum(rise * ends[0] - lam * logs[0], rise * ends[1] - lam * logs[1])
+    inner = (lam < 0) & (rise < 0)
+    log_at = np.log(np.where(inner, lam, -1.0) / np.where(inner, rise, -1.0))
+    log_at = np.clip(log_at, *logs)
+    best = np.where(inner, np.maximum(best, rise * np.exp(log_at) - lam * log_at), best)
+    return np.asarray(c + best.sum(axis=-1))
 
 
 def _apart(lam: Array, radius: Array) -> Array:
@@ -269,7 +267,7 @@ class ClassDual(Dual):
     @staticmethod
     def _points(known: ClassKnown, omega: Array, s: Array) -> Array:
         """The best `z⁰` of a few, at the scores `s`."""
-        s = known.inside(s)
+        s = s - s.mean(axis=-1, keepdims=True)
         values, points = [], []
         for share in STARTS:
             z = known.middle + share * (s - known.middle)
