@@ -64,7 +64,7 @@ def _adjoint_of_softmax(step: FitStep, noise: Noise, a: Array, x: Array, y: Arra
     alpha, d = step.model.alpha(step.head.inputs), step.head.inputs
     design, of = step.design(theta, x), step.by_class(theta[..., -step.fitted :])
     p = softmax(design @ of.swapaxes(1, 2))
-    bent = curvature(p, np.ones(x.shape[-2]), design) + ridge(np.maximum(alpha, 1e-9), step.model.pin, of.shape[1])
+    bent = curvature(p.swapaxes(1, 2), np.ones(x.shape[-2]), design) + ridge(np.maximum(alpha, 1e-9), step.model.pin, of.shape[1])
     query = step.by_class(a)
     u = -np.linalg.solve(bent, query.reshape(len(a), -1, 1)).reshape(query.shape)
     omega = design @ u.swapaxes(1, 2)

@@ -38,20 +38,20 @@ def in_layout(theta: Array, width: int) -> Array:
     return np.concatenate([theta[..., :width].reshape(*flat, -1), theta[..., width:].reshape(*flat, -1)], axis=-1)
 
 
-def softmax(z: Array) -> Array:
+def softmax(z: Array, axis: int = -1) -> Array:
     """`p`; each entry is off by a few roundings, relative to it."""
-    small = np.exp(z - z.max(axis=-1, keepdims=True))
-    return np.asarray(small / small.sum(axis=-1, keepdims=True))
+    small = np.exp(z - z.max(axis=axis, keepdims=True))
+    return np.asarray(small / small.sum(axis=axis, keepdims=True))
 
 
 def curvature(p: Array, w: Array, x: Array) -> Array:
-    """`Σ_i w_i (diag p_i − p_i p_iᵀ) ⊗ x_i x_iᵀ`, (… × KP × KP)."""
-    k, size = p.shape[-1], x.shape[-1]
-    bent = np.swapaxes(x[..., None, :, :] * (w[:, None] * p).swapaxes(-1, -2)[..., None], -1, -2)  # … × K × P × n
-    whole = np.empty((*bent.shape[:-3], k, size, k, size))
-    for m in range(k):  # few classes: a product of matrices for each
-        other = -p[..., m][..., None, :] + np.eye(k)[:, m][:, None]  # … × K × n
-        whole[..., :, :, m, :] = (bent * other[..., :, None, :]) @ x[..., None, :, :]
+    """`Σ_i w_i (diag p_i − p_i p_iᵀ) ⊗ x_i x_iᵀ` (… × KP × KP), for `p` (… × K × rows) and `x` (… × rows × P)."""
+    k, size = p.shape[-2], x.shape[-1]
+    across, whole = np.swapaxes(x, -1, -2), np.empty((*x.shape[:-2], k, size, k, size))
+    for m in range(k):  # few classes: a product of matrices for each pair
+        for o in range(m + 1):
+            bent = w * p[..., m, :] * (float(m == o) - p[..., o, :])
+            whole[..., m, :, o, :] = whole[..., o, :, m, :] = (across * bent[..., None, :]) @ x
     return whole.reshape(*whole.shape[:-4], k * size, k * size)
 
 
@@ -83,7 +83,7 @@ def minimise_classes(x: Array, y: Array, w: Array, alpha: Array, pin: float) -> 
             z = scores(theta)
             p = softmax(z)
             gradient = (np.swapaxes(w[:, None] * (p - y), -1, -2) @ x).reshape(theta.shape) + theta @ fixed
-            bent = curvature(p, w, x) + fixed
+            bent = curvature(np.swapaxes(p, -1, -2), w, x) + fixed
             unit = np.sqrt(np.maximum(np.diagonal(bent, axis1=-2, axis2=-1), 1e-300))
             scaled = bent / (unit[..., :, None] * unit[..., None, :]) + 1e-12 * np.eye(k * size)
             step = np.linalg.solve(scaled, (gradient / unit)[..., None])[..., 0] / unit

@@ -59,109 +59,98 @@ class Box:
 
 
 class ClassKnown(Known):
-    """Rows of several classes, and what the ranges say of their scores."""
+    """Rows of several classes, and what the ranges say of their scores. Arrays of classes and rows are (… × K × rows)."""
 
     def __init__(self, rows: Rows, low: Array, high: Array, box: Box) -> None:
         self.rows, self.box = rows, box
         k = len(box.middle)
-        self.first, self.second = np.triu_indices(k, 1)
-        top = np.zeros((len(rows), k, k))
-        top[:, self.first, self.second] = high.reshape(len(rows), -1)
-        top[:, self.second, self.first] = -low.reshape(len(rows), -1)
-        self.middle = 0.5 * (top - top.swapaxes(1, 2)).mean(axis=2)
+        first, second = np.triu_indices(k, 1)
+        top = np.zeros((k, k, len(rows)))
+        """Largest `z_k − z_l`."""
+        top[first, second] = high.reshape(len(rows), -1).T
+        top[second, first] = -low.reshape(len(rows), -1).T
+        self.middle = 0.5 * (top - top.swapaxes(0, 1)).mean(axis=1)
         """Scores in the middle; their sum is 0."""
-        slip = 16.0 * (k + 8) * EPS * (1.0 + np.abs(top).max(axis=(1, 2)))[:, None]
-        self.log_p = np.minimum(-_log_sum(top.swapaxes(1, 2)) - slip, 0.0), np.minimum(-_log_sum(-top) + slip, 0.0)
+        widest = np.abs(top).max(axis=(0, 1))
+        slip = 16.0 * (k + 8) * EPS * (1.0 + widest)
+        self.log_p = np.minimum(-_log_sum(top) - slip, 0.0), np.minimum(-_log_sum(-top.swapaxes(0, 1)) + slip, 0.0)
         """Smallest and largest `log p_k`."""
-        self.p = tuple(np.exp(end) for end in self.log_p)
-        psi = softmax(self.middle) - rows.y
-        psi = psi - psi.mean(axis=1, keepdims=True)
-        above, below = self.p[1] - (rows.y - rows.q), self.p[0] - (rows.y + rows.q)
-        self.psi_middle = rows.w[:, None] * psi
-        radius = np.maximum(np.maximum(above - psi, psi - below), 0.0) + 16.0 * EPS
-        self.psi_radius = rows.w[:, None] * radius * (1.0 + 8.0 * EPS)
-        widest = np.maximum(top.max(axis=(1, 2)), 0.0)
-        far = (np.abs(rows.x) @ box.reach.T + rows.reach_of(box.reach).T).max(axis=1)
-        self.far = 4.0 + 2.0 * far + widest + np.log(k)
+        self.p = np.exp(self.log_p[0]), np.exp(self.log_p[1])
+        self.y = rows.y.T - rows.q.T, rows.y.T + rows.q.T
+        psi = softmax(self.middle, 0) - rows.y.T
+        psi = psi - psi.mean(axis=0)
+        radius = np.maximum(np.maximum(self.p[1] - self.y[0] - psi, psi - self.p[0] + self.y[1]), 0.0) + 16.0 * EPS
+        self.psi_middle, self.psi_radius = rows.w * psi, rows.w * radius * (1.0 + 8.0 * EPS)
+        reach = (np.abs(rows.x) @ box.reach.T + rows.reach_of(box.reach).T).max(axis=1)
+        self.far = 4.0 + 2.0 * reach + widest + np.log(k)
         self.along = None if rows.j is None else (rows.j @ box.middle.T, np.abs(rows.j) @ box.radius.T)
 
     def hessian_of(self, fixed: Array) -> Array:
-        return np.asarray(curvature(softmax(self.middle), self.rows.w, self.rows.x) + fixed)
+        return np.asarray(curvature(softmax(self.middle, 0), self.rows.w, self.rows.x) + fixed)
 
-    def multipliers(self, omega: Array, z: Array) -> Array:
-        """`λ = J(z)ω`."""
-        p = softmax(z)
-        return np.asarray(p * (omega - (p * omega).sum(axis=-1, keepdims=True)))
-
-    def band(self, omega: Array, z: Array, lam: Array) -> Array:
-        """Upper bound of `ω·p(s) − λ·s` over the scores `s`; `z`: where `λ` comes from (only to choose well)."""
-        p, (low, high) = softmax(z), self.p
-        mean = (p * omega).sum(axis=-1)
-        fall = np.where(lam < 0, mean[..., None] - omega, np.inf)
-        softness = np.maximum((p / fall).sum(axis=-1), 1e-300)
+    def band(self, omega: Array, p: Array, lam: Array) -> Array:
+        """Upper bound of `ω·p(s) − λ·s` over the scores `s`; `p = p⁰`, where `λ` comes from, only serves to choose well."""
+        low, high = self.p
+        mean = (p * omega).sum(axis=-2)
+        fall = np.where(lam < 0, mean[..., None, :] - omega, np.inf)
+        softness = np.maximum((p / fall).sum(axis=-2), 1e-300)
         most = np.maximum(lam, 0.0) * (np.maximum(high - p, p - low) / np.maximum(p, 1e-300)) ** 2
-        split = np.arange(p.shape[-1]) == most.argmax(axis=-1)[..., None]
+        split = np.arange(p.shape[-2])[:, None] == most.argmax(axis=-2)[..., None, :]
         cut = np.clip(p, low, high)
         log_cut = np.clip(np.log(np.maximum(cut, 1e-300)), *self.log_p)
-        top = np.full(mean.shape, -np.inf)
+        least = -0.5 * fall.min(axis=-2)
+        parts = []
         for side in (0, 1):
-            ends = [(np.where(split, cut, self.p[e]) if e != side else np.broadcast_to(self.p[e], p.shape)) for e in (0, 1)]
-            logs = [
-                np.where(split, log_cut, self.log_p[e]) if e != side else np.broadcast_to(self.log_p[e], p.shape)
-                for e in (0, 1)
-            ]
-            move = np.where(split, 0.5 * (ends[0] + ends[1]) - cut, 0.0).sum(axis=-1)
-            shift = np.maximum(move / softness, -0.5 * fall.min(axis=-1))
+            ends, logs = list(self.p), list(self.log_p)
+            ends[1 - side], logs[1 - side] = (
+                np.where(split, cut, ends[1 - side]),
+                np.where(split, log_cut, logs[1 - side]),
+            )
+            move = np.where(split, 0.5 * (self.p[side] - cut), 0.0).sum(axis=-2)
+            shift = np.maximum(move / softness, least)
             shift = np.where(np.isfinite(shift), shift, 0.0)
-            top = np.maximum(top, np.minimum(*(_separate(omega, lam, mean + c, ends, logs) for c in (shift, 0.0))))
-        return top
+            parts.append(np.minimum(*(_separate(omega, lam, mean + c, ends, logs) for c in (shift, 0.0))))
+        return np.maximum(*parts)
 
     def labels(self, omega: Array) -> Array:
         """Largest `−ω·y`."""
-        rows = self.rows
-        least = rows.y - rows.q
-        total = -(least * omega).sum(axis=-1)
-        if not rows.q.any():
+        total = -(self.y[0] * omega).sum(axis=-2)
+        if not self.rows.q.any():
             return np.asarray(total)
-        order = np.argsort(omega, axis=-1)
-        room = np.take_along_axis(np.broadcast_to(2.0 * rows.q, omega.shape), order, axis=-1)
-        left = np.maximum(1.0 - least.sum(axis=-1), 0.0)[:, None]
-        taken = np.clip(left - (np.cumsum(room, axis=-1) - room), 0.0, room)
-        return np.asarray(total - (taken * np.take_along_axis(omega, order, axis=-1)).sum(axis=-1))
+        order = np.argsort(omega, axis=-2)
+        room = np.take_along_axis(np.broadcast_to(self.y[1] - self.y[0], omega.shape), order, axis=-2)
+        left = np.maximum(1.0 - self.y[0].sum(axis=0), 0.0)
+        taken = np.clip(left - (np.cumsum(room, axis=-2) - room), 0.0, room)
+        return np.asarray(total - (taken * np.take_along_axis(omega, order, axis=-2)).sum(axis=-2))
 
     def _moved(self, u: Array, lam: Array) -> tuple[Array, Array]:
-        """Middle and radius of `t_ij`, weights included; `lam` (queries × rows × K)."""
-        middle = np.tensordot(self.psi_middle, u, (1, 1)).swapaxes(0, 1) + lam @ self.box.middle
-        return middle, self._spread(u) + _apart(lam, self.box.radius)
+        """Middle and radius of `t_ij`, weights included."""
+        middle = self.psi_middle.T @ u + lam.swapaxes(1, 2) @ self.box.middle
+        # `min_c Σ_k δψ_k |u_kj − c|`
+        spread = [self.psi_radius.T @ np.abs(u - u[:, c : c + 1]) for c in range(u.shape[1])]
+        return middle, np.minimum.reduce(spread) + np.abs(lam).swapaxes(1, 2) @ self.box.radius
 
     def _directed(self, u: Array, lam: Array) -> tuple[Array, Array]:
         assert self.rows.j is not None
         assert self.along is not None
-        across = np.einsum("ndp,qkp->qnkd", self.rows.j, u)
+        across = np.einsum("ndp,qkp->qknd", self.rows.j, u)
         middle, radius = self.along
-        size = np.stack([np.abs(across - across[:, :, c : c + 1]) for c in range(u.shape[1])])
+        spread = [
+            np.einsum("kn,qknd->qnd", self.psi_radius, np.abs(across - across[:, c : c + 1])) for c in range(u.shape[1])
+        ]
         return (
-            np.einsum("nk,qnkd->qnd", self.psi_middle, across) + np.einsum("qnk,ndk->qnd", lam, middle),
-            np.einsum("nk,cqnkd->cqnd", self.psi_radius, size).min(axis=0)
-            + np.einsum("qnk,ndk->qnd", np.abs(lam), radius),
+            np.einsum("kn,qknd->qnd", self.psi_middle, across) + np.einsum("qkn,ndk->qnd", lam, middle),
+            np.minimum.reduce(spread) + np.einsum("qkn,ndk->qnd", np.abs(lam), radius),
         )
 
-    def _spread(self, u: Array) -> Array:
-        """`min_c Σ_k δψ_k |u_kj − c|`."""
-        found = [
-            np.tensordot(self.psi_radius, np.abs(u - u[:, c : c + 1]), (1, 1)).swapaxes(0, 1) for c in range(u.shape[1])
-        ]
-        return np.asarray(np.minimum.reduce(found))
-
     def class_lines(
-        self, u: Array, z: Array, rho: tuple[Array, ...], plus: Array, table: Table | None
+        self, u: Array, p: Array, rho: tuple[Array, ...], plus: Array, table: Table | None
     ) -> tuple[Lines, Array]:
         """For every row an affine function of `Θ` (flat) above its share; and what the blocks of a table add to them."""
-        rows, w = self.rows, self.rows.w[:, None]
-        hat = self.worst(rho)
-        omega = hat @ u.swapaxes(1, 2)
-        lam = self.multipliers(omega, z)
-        both = w * lam + plus
+        rows, hat = self.rows, self.worst(rho)
+        omega = u @ hat.swapaxes(1, 2)
+        lam = multipliers(omega, p)
+        both = rows.w * lam + plus
         middle, radius = self._moved(u, both)
         noise = np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0]))
         if rows.j is not None:
@@ -171,11 +160,11 @@ class ClassKnown(Known):
             top = piece.segments.ends(g)[1]
             rest = np.add.reduceat(more * piece.segments.magnitude(), piece.segments.starts, axis=1)
             np.add.at(noise.T, piece.segments.rows, (top + rest).T)
-        const = noise + rows.w * (self.band(omega, z, lam) + self.labels(omega))
-        coef = (both[..., None] * hat[:, :, None, :]).reshape(*both.shape[:2], -1)
+        const = noise + rows.w * (self.band(omega, p, lam) + self.labels(omega))
+        coef = (both.swapaxes(1, 2)[..., None] * hat[:, :, None, :]).reshape(*const.shape, -1)
         whole = np.abs(u).sum(axis=1)
         size = 6.0 * rows.w * (whole @ np.abs(rows.x).T + rows.reach_of(whole)) * self.far
-        size = size + 2.0 * np.einsum("qnk,kn->qn", np.abs(both), rows.reach_of(self.box.reach))
+        size = size + 2.0 * np.einsum("qkn,kn->qn", np.abs(both), rows.reach_of(self.box.reach))
         spread = np.zeros(len(u))
         for block in () if table is None else table.blocks:
             g, more = _through(block.linear, middle, radius)
@@ -183,26 +172,26 @@ class ClassKnown(Known):
         return Lines(const, coef, size), spread
 
 
+def multipliers(omega: Array, p: Array) -> Array:
+    """`λ = (diag p − ppᵀ)ω`."""
+    return np.asarray(p * (omega - (p * omega).sum(axis=-2, keepdims=True)))
+
+
 def _log_sum(t: Array) -> Array:
-    """`log Σ exp t` over the last axis."""
-    top = t.max(axis=-1, keepdims=True)
-    return np.asarray(np.log(np.exp(t - top).sum(axis=-1)) + top[..., 0])
+    """`log Σ exp t` over the first axis."""
+    top = t.max(axis=0)
+    return np.asarray(np.log(np.exp(t - top).sum(axis=0)) + top)
 
 
 def _separate(omega: Array, lam: Array, c: Array, ends: list[Array], logs: list[Array]) -> Array:
     """`c + Σ_k max {(ω_k − c)p − λ_k log p}` over `p` between the ends."""
-    rise = omega - c[..., None]
+    rise = omega - c[..., None, :]
     best = np.maximum(rise * ends[0] - lam * logs[0], rise * ends[1] - lam * logs[1])
     inner = (lam < 0) & (rise < 0)
-    log_at = np.log(np.where(inner, lam, -1.0) / np.where(inner, rise, -1.0))
-    log_at = np.clip(log_at, *logs)
+    at = np.where(inner, lam, -1.0) / np.where(inner, rise, -1.0)
+    log_at = np.clip(np.log(np.maximum(at, 1e-300)), *logs)
     best = np.where(inner, np.maximum(best, rise * np.exp(log_at) - lam * log_at), best)
-    return np.asarray(c + best.sum(axis=-1))
-
-
-def _apart(lam: Array, radius: Array) -> Array:
-    """`Σ_k |λ_k| δθ_kj`: how far `λ·θ_j` may be from its middle."""
-    return np.asarray(np.abs(lam) @ radius)
+    return np.asarray(c + best.sum(axis=-2))
 
 
 class ClassDual(Dual):
@@ -213,18 +202,18 @@ class ClassDual(Dual):
         self.table, self.ranges, self.tau, self.rounds, self.box = table, ranges, tau, rounds, box
         self.classes, self.pairs = len(box.middle), pairs_of(len(box.middle))
         self.fixed = ridge(table.alpha, pin, self.classes)
-        self.main: ClassKnown = ClassKnown(table.rows, ranges.s_low, ranges.s_high, box)
+        self.all = ClassKnown(table.rows, ranges.s_low, ranges.s_high, box)
         self.others = [ClassKnown(b.by, *ends, box) for b, ends in zip(table.budgets, ranges.by, strict=True)]
 
     def _upper(self, a: Array, own: Index, sign: float) -> Array:
         rows, box = self.table.rows, self.box
         mine = np.flatnonzero(own >= 0)
-        row, pair = own // len(self.pairs), sign * self.pairs[own % len(self.pairs)]
-        row = np.where(own >= 0, row, -1)
-        plus = np.zeros((len(a), len(rows), self.classes))
-        plus[mine, row[mine]] = pair[mine]
-        u, z, rho, theta = self._find(a, row, pair, plus)
-        lines, spread = self.main.class_lines(u, z, rho, plus, self.table)
+        pair = sign * self.pairs[own % len(self.pairs)]
+        row = np.where(own >= 0, own // len(self.pairs), -1)
+        plus = np.zeros((len(a), self.classes, len(rows)))
+        plus[mine, :, row[mine]] = pair[mine]
+        u, p, rho, theta = self._find(a, row, pair, plus)
+        lines, spread = self.all.class_lines(u, p, rho, plus, self.table)
         given, flat = np.where((own >= 0)[:, None], 0.0, a), u.reshape(len(a), -1)
         g = given + flat @ self.fixed + lines.coef.sum(axis=1)
         parts = np.abs(given) + np.abs(flat) @ self.fixed + np.abs(lines.coef).sum(axis=1)
@@ -232,81 +221,56 @@ class ClassDual(Dual):
         total = lines.const.sum(axis=1) + spread + tilt + g @ box.middle.ravel() + np.abs(g) @ box.radius.ravel()
         size = lines.size.sum(axis=1) + np.abs(spread) + tilt + parts @ box.reach.ravel()
         for budget, known in zip(self.table.budgets, self.others, strict=True):
-            cost, more = self._replaced(budget, known, u, z, theta, lines, row, a)
+            cost, more = self._replaced(budget, known, u, p, theta, lines, row, a)
             total, size = total + cost, size + more
         count = (len(rows) + 16) * (a.shape[1] + 16)
         return np.asarray(total + 4.0 * count * EPS * size)
 
     def _find(self, a: Array, row: Index, pair: Array, plus: Array) -> tuple[Array, Array, tuple[Array, ...], Array]:
-        """Multipliers `u`, points `z⁰`, slopes `ρ` and the worst model: nothing here must be exact."""
-        known, rows, every = self.main, self.table.rows, np.arange(len(a))
+        """Multipliers `u`, `p⁰`, slopes `ρ` and the worst model: nothing here must be exact."""
+        known, rows, every = self.all, self.table.rows, np.arange(len(a))
         shape = (len(a), *self.box.middle.shape)
         low, high = (self.box.middle + side * self.box.radius for side in (-1.0, 1.0))
         theta = np.broadcast_to(self.box.middle, shape)
         u = -solve(known.hessian_of(self.fixed), a.T).T.reshape(shape)
-        z = np.broadcast_to(known.middle, (len(a), *known.middle.shape))
-        rho = known.slopes(u, self._lam(u, rows.x, z) + plus)
-        for _ in range(self.rounds):
+        p = np.broadcast_to(softmax(known.middle, 0), (len(a), *known.middle.shape))
+        rho = known.slopes(u, rows.w * multipliers(u @ rows.x.T, p) + plus)
+        for count in range(self.rounds):
             hat = known.worst(rho)
             asked = (pair[:, :, None] * hat[every, np.maximum(row, 0)][:, None, :]).reshape(a.shape)
             query = np.where((row >= 0)[:, None], asked, a)
-            s = hat @ theta.swapaxes(1, 2)
-            p = softmax(s)
+            across = hat.swapaxes(1, 2)
+            p = softmax(theta @ across, 1)
             m = curvature(p, rows.w, hat) + self.fixed
-            gradient = ((rows.w[:, None] * (p - rows.y)).swapaxes(1, 2) @ hat).reshape(a.shape)
-            gradient = gradient + theta.reshape(a.shape) @ self.fixed
+            gradient = ((rows.w * (p - rows.y.T)) @ hat).reshape(a.shape) + theta.reshape(a.shape) @ self.fixed
             both = solve(m, np.stack([query, gradient], axis=-1))
             u, theta = -both[..., 0].reshape(shape), np.clip(theta - both[..., 1].reshape(shape), low, high)
-            z = self._points(known, hat @ u.swapaxes(1, 2), hat @ theta.swapaxes(1, 2))
-            rho = known.slopes(u, self._lam(u, hat, z) + plus)
-        return u, z, rho, theta
-
-    def _lam(self, u: Array, x: Array, z: Array) -> Array:
-        return self.table.rows.w[:, None] * self.main.multipliers(x @ u.swapaxes(1, 2), z)
-
-    @staticmethod
-    def _points(known: ClassKnown, omega: Array, s: Array) -> Array:
-        """The best `z⁰` of a few, at the scores `s`."""
-        s = s - s.mean(axis=-1, keepdims=True)
-        values, points = [], []
-        for share in STARTS:
-            z = known.middle + share * (s - known.middle)
-            lam = known.multipliers(omega, z)
-            values.append(known.band(omega, z, lam) + (lam * s).sum(axis=-1))
-            points.append(z)
-        best = np.argmin(values, axis=0)
-        return np.asarray(np.take_along_axis(np.stack(points), best[None, ..., None], axis=0)[0])
+            omega, s = u @ across, theta @ across
+            p = softmax(s, 1) if count < self.rounds - 1 else _points(known, omega, s)
+            rho = known.slopes(u, rows.w * multipliers(omega, p) + plus)
+        return u, p, rho, theta
 
     def _replaced(
-        self,
-        budget: Budget,
-        known: ClassKnown,
-        u: Array,
-        z: Array,
-        theta: Array,
-        lines: Lines,
-        row: Index,
-        a: Array,
+        self, budget: Budget, known: ClassKnown, u: Array, p: Array, theta: Array, lines: Lines, row: Index, a: Array
     ) -> tuple[Array, Array]:
         """What replacing rows adds, and the sum of absolute values behind it."""
         there, box = budget.rows >= 0, self.box
         old = budget.rows[there]
         mine = there & (budget.rows[None, :] == row[:, None])
-        omega = budget.by.x @ u.swapaxes(1, 2)
-        own = self._points(known, omega, budget.by.x @ theta.swapaxes(1, 2))
-        same = np.where(there[:, None], z[:, np.maximum(budget.rows, 0)], own)
-        gain, whole = np.full(omega.shape[:2], np.inf), np.zeros(len(a))
-        for start in (own, same):
-            lam = budget.by.w[:, None] * known.multipliers(omega, start)
-            new, _ = known.class_lines(u, start, known.slopes(u, lam), np.zeros(omega.shape), None)
+        omega = u @ budget.by.x.T
+        own = _points(known, omega, theta @ budget.by.x.T)
+        same = np.where(there, p[..., np.maximum(budget.rows, 0)], own)
+        gain, whole = np.full(mine.shape, np.inf), np.zeros(len(a))
+        for start in (own, same):  # with the same slopes as the row itself, or with better ones
+            rho = known.slopes(u, budget.by.w * multipliers(omega, start))
+            new, _ = known.class_lines(u, start, rho, np.zeros(omega.shape), None)
             const, coef, size = new.const, new.coef, new.size + np.abs(new.coef) @ box.reach.ravel()
             const[:, there] -= lines.const[:, old]
             coef[:, there] -= lines.coef[:, old]
             size[:, there] += lines.size[:, old] + np.abs(lines.coef[:, old]) @ box.reach.ravel()
             if mine.any() and not budget.scaled:
                 # The row's own score is asked for while another stands in its place.
-                i = np.maximum(row, 0)
-                reach = self.table.reach_of(box.reach.sum(axis=0))[i]
+                reach = self.table.reach_of(box.reach.sum(axis=0))[np.maximum(row, 0)]
                 const = const + np.where(mine, reach[:, None], 0.0)
                 coef = coef + np.where(mine[..., None], a[:, None, :], 0.0)
             gain = np.minimum(gain, const + coef @ box.middle.ravel() + np.abs(coef) @ box.radius.ravel())
@@ -316,3 +280,14 @@ class ClassDual(Dual):
         return self._largest(budget, gain), whole
 
 
+def _points(known: ClassKnown, omega: Array, s: Array) -> Array:
+    """`p⁰`: the best of a few, at the scores `s`."""
+    s = s - s.mean(axis=-2, keepdims=True)
+    values, points = [], []
+    for share in STARTS:
+        p = softmax(known.middle + share * (s - known.middle), -2)
+        lam = multipliers(omega, p)
+        values.append(known.band(omega, p, lam) + (lam * s).sum(axis=-2))
+        points.append(p)
+    best = np.argmin(values, axis=0)
+    return np.asarray(np.take_along_axis(np.stack(points), best[None, ..., None, :], axis=0)[0])
