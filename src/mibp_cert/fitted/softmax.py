@@ -228,27 +228,27 @@ class ClassDual(Dual):
 
     def _find(self, a: Array, row: Index, pair: Array, plus: Array) -> tuple[Array, Array, tuple[Array, ...], Array]:
         """Multipliers `u`, `p⁰`, slopes `ρ` and the worst model: nothing here must be exact."""
-        known, rows, every = self.all, self.table.rows, np.arange(len(a))
-        shape = (len(a), *self.box.middle.shape)
-        low, high = (self.box.middle + side * self.box.radius for side in (-1.0, 1.0))
-        theta = np.broadcast_to(self.box.middle, shape)
+        known, rows, box = self.all, self.table.rows, self.box
+        shape = (len(a), *box.middle.shape)
+        low, high = box.middle - box.radius, box.middle + box.radius
+        theta = np.broadcast_to(box.middle, shape)
         u = -solve(known.hessian_of(self.fixed), a.T).T.reshape(shape)
         p = np.broadcast_to(softmax(known.middle, 0), (len(a), *known.middle.shape))
         rho = known.slopes(u, rows.w * multipliers(u @ rows.x.T, p) + plus)
         for count in range(self.rounds):
             hat = known.worst(rho)
-            asked = (pair[:, :, None] * hat[every, np.maximum(row, 0)][:, None, :]).reshape(a.shape)
-            query = np.where((row >= 0)[:, None], asked, a)
-            across = hat.swapaxes(1, 2)
-            p = softmax(theta @ across, 1)
-            m = curvature(p, rows.w, hat) + self.fixed
+            p = softmax(theta @ hat.swapaxes(1, 2), 1)
             gradient = ((rows.w * (p - rows.y.T)) @ hat).reshape(a.shape) + theta.reshape(a.shape) @ self.fixed
-            both = solve(m, np.stack([query, gradient], axis=-1))
+            both = np.stack([_asked(a, row, pair, hat), gradient], axis=-1)
+            both = solve(curvature(p, rows.w, hat) + self.fixed, both)
             u, theta = -both[..., 0].reshape(shape), np.clip(theta - both[..., 1].reshape(shape), low, high)
-            omega, s = u @ across, theta @ across
+            omega, s = u @ hat.swapaxes(1, 2), theta @ hat.swapaxes(1, 2)
             p = softmax(s, 1) if count < self.rounds - 1 else _points(known, omega, s)
             rho = known.slopes(u, rows.w * multipliers(omega, p) + plus)
-        return u, p, rho, theta
+        # For this `p⁰` and these rows, nothing of the affine part is left.
+        hat = known.worst(rho)
+        m = curvature(p, rows.w, hat) + self.fixed
+        return -solve(m, _asked(a, row, pair, hat)[..., None]).reshape(shape), p, rho, theta
 
     def _replaced(
         self, budget: Budget, known: ClassKnown, u: Array, p: Array, theta: Array, lines: Lines, row: Index, a: Array
@@ -278,6 +278,12 @@ class ClassDual(Dual):
         # With noise that can be scaled down, a row's range is for datasets that leave it alone.
         gain = np.where(mine & budget.scaled, 0.0, np.maximum(gain, 0.0))
         return self._largest(budget, gain), whole
+
+
+def _asked(a: Array, row: Index, pair: Array, hat: Array) -> Array:
+    """The queries; those that ask for a difference of scores, with their row as it is at its worst."""
+    own = pair[:, :, None] * hat[np.arange(len(a)), np.maximum(row, 0)][:, None, :]
+    return np.where((row >= 0)[:, None], own.reshape(a.shape), a)
 
 
 def _points(known: ClassKnown, omega: Array, s: Array) -> Array:
