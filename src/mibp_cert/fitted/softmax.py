@@ -238,7 +238,7 @@ class ClassDual(Dual):
         for count in range(self.rounds):
             hat = known.worst(rho)
             p = softmax(theta @ hat.swapaxes(1, 2), 1)
-            gradient = ((rows.w * (p - rows.y.T)) @ hat).reshape(a.shape) + theta.reshape(a.shape) @ self.fixed
+            gradient = ((rows.w * (p - self._wrong(u))) @ hat).reshape(a.shape) + theta.reshape(a.shape) @ self.fixed
             both = np.stack([_asked(a, row, pair, hat), gradient], axis=-1)
             both = solve(curvature(p, rows.w, hat) + self.fixed, both)
             u, theta = -both[..., 0].reshape(shape), np.clip(theta - both[..., 1].reshape(shape), low, high)
@@ -249,6 +249,22 @@ class ClassDual(Dual):
         hat = known.worst(rho)
         m = curvature(p, rows.w, hat) + self.fixed
         return -solve(m, _asked(a, row, pair, hat)[..., None]).reshape(shape), p, rho, theta
+
+    def _wrong(self, u: Array) -> Array:
+        """Labels (queries × K × rows), with those that a budget would change most readily."""
+        found = np.repeat(self.table.rows.y.T[None], len(u), axis=0)
+        for budget, known in zip(self.table.budgets, self.others, strict=True):
+            if not budget.by.q.any():
+                continue
+            omega = u @ budget.by.x.T
+            there = budget.rows >= 0
+            gain = budget.by.w * (known.labels(omega) + (found[..., np.maximum(budget.rows, 0)] * omega).sum(axis=1))
+            most = min(budget.most, gain.shape[1])
+            worst = np.argpartition(np.where(there, -gain, np.inf), most - 1, axis=1)[:, :most]
+            lines = np.arange(len(u))[:, None]
+            label = np.eye(self.classes)[omega.argmin(axis=1)[lines, worst]]
+            found[lines, :, budget.rows[worst]] = label
+        return found
 
     def _replaced(
         self, budget: Budget, known: ClassKnown, u: Array, p: Array, theta: Array, lines: Lines, row: Index, a: Array
