@@ -108,8 +108,8 @@ def attacked(step: FitStep, bound: Any, samples: int = 30, rounds: int = 2, seed
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A problem with datasets of its threat: minimisers, scores, and which budgeted rows each of them replaces. With softmax there
-    are several scores for a row, which are the differences of its classes' ones."""
+    """A problem with datasets of its threat: minimisers, scores, and which budgeted rows each of them replaces. With
+    softmax, a row's scores are the differences between its classes."""
 
     step: FitStep
     problem: Any

@@ -114,6 +114,7 @@ MODEL = _flags(
         name="model",
     ),
     _flag("model.C", float, "Fitted models: 1 / penalty, as scikit-learn has it (1).", "--C"),
+    _flag("model.multi", str, "Fitted models of three or more classes: softmax (usual), or one-versus-rest."),
 )
 """Flags of the commands that know fitted models."""
 QUESTIONS = _flags(

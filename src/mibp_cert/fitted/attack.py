@@ -22,7 +22,8 @@ def adjoint(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: Ar
     if step.several and step.model.softmax:
         return _adjoint_of_softmax(step, noise, a, x, y, theta)
     if step.several:  # the classes' problems know nothing of each other: their pushes add up
-        return np.sum([_adjoint(step, noise, part, x, y, theta, k) for k, part in _classes(step, a)], axis=0)
+        parts = enumerate(np.moveaxis(step.by_class(a), 1, 0))
+        return np.asarray(sum(_adjoint(step, noise, part, x, y, theta, k) for k, part in parts))
     return _adjoint(step, noise, a, x, y, theta, step.column)
 
 
@@ -34,10 +35,6 @@ def margin_queries(step: FitStep, theta: Array, x: Array, nominal: Index) -> Arr
     pair = np.eye(k)[nominal][:, None, :] - np.eye(k)  # inputs × others × K
     queries = (pair[..., None] * points[:, None, None, :])[np.arange(k) != nominal[:, None]]
     return in_layout(queries, step.head.inputs)
-
-
-def _classes(step: FitStep, a: Array) -> list[tuple[int, Array]]:
-    return list(enumerate(np.moveaxis(step.by_class(a), 1, 0)))
 
 
 def _adjoint(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: Array, column: int) -> Array:
@@ -64,7 +61,9 @@ def _adjoint_of_softmax(step: FitStep, noise: Noise, a: Array, x: Array, y: Arra
     alpha, d = step.model.alpha(step.head.inputs), step.head.inputs
     design, of = step.design(theta, x), step.by_class(theta[..., -step.fitted :])
     p = softmax(design @ of.swapaxes(1, 2))
-    bent = curvature(p.swapaxes(1, 2), np.ones(x.shape[-2]), design) + ridge(np.maximum(alpha, 1e-9), step.model.pin, of.shape[1])
+    bent = curvature(p.swapaxes(1, 2), np.ones(x.shape[-2]), design) + ridge(
+        np.maximum(alpha, 1e-9), step.model.pin, of.shape[1]
+    )
     query = step.by_class(a)
     u = -np.linalg.solve(bent, query.reshape(len(a), -1, 1)).reshape(query.shape)
     omega = design @ u.swapaxes(1, 2)

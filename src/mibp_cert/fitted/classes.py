@@ -1,15 +1,15 @@
 """Several classes: how their parameters are laid out, softmax, and minimisers of its loss.
 
-A model of `K` classes has the parameters `Θ` (K × P), class `k` the scores `z_ik = x_i·θ_k`. The network lays them out as weights
-(K × width), then K biases, if there are any. With `p = softmax(z)`, labels `y_i` (one-hot, or between: `Σ_k y_ik = 1`),
+A model of `K` classes has the parameters `Θ` (K × P), class `k` the scores `z_ik = x_i·θ_k`. The network lays them out as
+weights (K × width), then K biases, if there are any. With `p = softmax(z)`, labels `y_i` (one-hot, or between: `Σ_k y_ik = 1`),
 
     L(Θ) = Σ_i w_i {log Σ_k exp z_ik − y_i·z_i} + ½ Σ_kj α_j θ_kj² + ½γ (Σ_k b_k)²,        ψ_k = ∂ℓ/∂z_k = p_k − y_k.
 
 **The pin.** `γ > 0` where intercepts `b_k` have no penalty, else `γ = 0`. Without it `L` does not change when one constant is
 added to all of them (softmax does not), so its minimisers come in lines. `L ≥ L_{γ=0} ≥ min L_{γ=0}`, with equality exactly at
-the minimisers of the unpinned loss with `Σ_k b_k = 0`, and every line holds one of these: the pin picks them, and changes neither
-weights nor differences of classes. Penalised parameters have `Σ_k θ_kj = 0` at the minimum anyway: `Σ_k ψ_k = 0`, so that
-`Σ_k ∂L/∂θ_kj = α_j Σ_k θ_kj`.
+the minimisers of the unpinned loss with `Σ_k b_k = 0`, and every line holds one of these: the pin picks them, and changes
+neither weights nor differences of classes. Penalised parameters have `Σ_k θ_kj = 0` at the minimum anyway: `Σ_k ψ_k = 0`, so
+that `Σ_k ∂L/∂θ_kj = α_j Σ_k θ_kj`.
 """
 
 from __future__ import annotations

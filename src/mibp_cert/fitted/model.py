@@ -5,9 +5,9 @@ With features `φ` (the layers of the network before its last one, frozen) and `
     L_D(θ) = Σ_i w_i ℓ(y_i, x̃_i·θ) + ½ Σ_j α_j θ_j²,        α_j = 1/C, and 0 for the intercept (unless it is penalised too),
 
 a *sum* of losses, as scikit-learn has it: `LogisticRegression(C)` for `cross-entropy`, `Ridge(alpha=1/C)` for `squared-error`,
-`LinearSVC(C)` for `squared-hinge` with a penalised intercept. Three or more classes have a line of parameters each: together, by
-softmax (`fitted.classes`), or one class versus the rest, as independent problems of two classes. No seed, batch or number of steps is part of it. Scaling,
-features, `C` and weights are fixed: they are not computed anew on other data.
+`LinearSVC(C)` for `squared-hinge` with a penalised intercept. Three or more classes have a line of parameters each: together,
+by softmax (`fitted.classes`), or one class versus the rest, as independent problems of two classes. No seed, batch or number of
+steps is part of it. Scaling, features, `C` and weights are fixed: they are not computed anew on other data.
 """
 
 from __future__ import annotations
@@ -153,6 +153,10 @@ class Fitted:
             )
         if train.task is Task.CLASSES and len(np.unique(train.y)) < 2:
             raise UserError("All training rows have the same class: there is nothing to fit.")
+        if last.outputs > 1:
+            empty = [str(train.classes[k]) for k in range(last.outputs) if not (train.y == k).any()]
+            if empty:
+                raise UserError(f"No training row has the class {', '.join(empty)}: leave it out of the classes.")
 
 
 def _outputs(train: Dataset) -> int:

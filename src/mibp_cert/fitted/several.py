@@ -1,12 +1,12 @@
-"""Problems of several classes: softmax, whose classes hang together, and one-versus-rest, in which each class has a problem of its
-own.
+"""Problems of several classes: softmax, whose classes hang together, and one-versus-rest, in which each class has a problem of
+its own.
 
-*Softmax* (`fitted.softmax`): ranges hold the parameters as the network lays them out and, as scores, the differences `z_k − z_l` of
-every row, for all pairs `k < l`.
+*Softmax* (`fitted.softmax`): ranges hold the parameters as the network lays them out and, as scores, the differences `z_k −
+z_l` of every row, for all pairs `k < l`.
 
-*One-versus-rest*: class `k` against all others has the minimiser `θ_k` of a problem with two classes, which knows nothing of the
-other problems: each is proven on its own. A query `Σ_k a_k·θ_k` is at most the sum of the bounds of its parts, since every dataset
-has to obey each of these.
+*One-versus-rest*: class `k` against all others has the minimiser `θ_k` of a problem with two classes, which knows nothing of
+the other problems: each is proven on its own. A query `Σ_k a_k·θ_k` is at most the sum of the bounds of its parts, since every
+dataset has to obey each of these.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SoftmaxProblem(Bounded):
 
     @property
     def classes(self) -> int:
-        return self.s.shape[1]
+        return int(self.s.shape[1])
 
     @property
     def _pairs(self) -> Array:
@@ -73,7 +73,7 @@ class SoftmaxProblem(Bounded):
     def slip(self) -> Array:
         rows, c = [self.table.rows, *(budget.by for budget in self.table.budgets)], np.abs(self._by_class(self.c))
         far = [((np.abs(part.x) @ c.T + part.reach_of(c).T) @ np.abs(self._pairs).T).ravel() for part in rows]
-        return 8.0 * (c.shape[1] + 8) * EPS * np.concatenate([np.zeros(len(self.c)), *far])
+        return np.asarray(8.0 * (c.shape[1] + 8) * EPS * np.concatenate([np.zeros(len(self.c)), *far]))
 
     def _dual(self, ranges: Ranges, rounds: int) -> ClassDual:
         box = Box(*(self._by_class(part) for part in (ranges.middle, ranges.radius, ranges.reach)))
@@ -81,15 +81,13 @@ class SoftmaxProblem(Bounded):
 
     def _asked(self, x: Array) -> Array:
         """Queries for the differences of all scores of these rows, (rows · pairs × KP)."""
-        return np.einsum("dk,np->ndkp", self._pairs, x).reshape(len(x) * len(self._pairs), -1)
+        return np.asarray(np.einsum("dk,np->ndkp", self._pairs, x).reshape(len(x) * len(self._pairs), -1))
 
     def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
         dual, rows, k = self._dual(ranges, rounds), self.table.rows, self.classes
         eye, asked = np.eye(len(self.c)), self._asked(rows.x)
         own = np.arange(len(asked), dtype=np.intp)
-        low, high = (
-            in_layout(end.reshape(k, -1), self.width) for end in (-dual.upper(-eye), dual.upper(eye))
-        )
+        low, high = (in_layout(end.reshape(k, -1), self.width) for end in (-dual.upper(-eye), dual.upper(eye)))
         ends = [(low, high), (-dual.upper(-asked, own, -1.0), dual.upper(asked, own))]
         between = np.abs(self._pairs @ dual.box.middle) + np.abs(self._pairs) @ dual.box.radius  # |θ_k − θ_l|
         for budget in self.table.budgets:
@@ -152,5 +150,3 @@ class OneVersusRest(Bounded):
             total[asked] += found
             size[asked] += np.abs(found)
         return total + 4.0 * len(self.each) * EPS * size
-
-

@@ -1,7 +1,7 @@
 """Tier 1 for softmax: a bound of `a·Θ(D)` over every dataset `D`, as in `fitted.dual`, with `K` scores for a row.
 
-Symbols as there and in `fitted.classes`: `Θ` (K × P), `z_ik = (x_i + d_i)·θ_k`, `ψ_k = p_k(z) − y_k`, the pin `γ`. For every `u`
-(K × P) and `λ_i` (K), with `β` the intercepts' column,
+Symbols as there and in `fitted.classes`: `Θ` (K × P), `z_ik = (x_i + d_i)·θ_k`, `ψ_k = p_k(z) − y_k`, the pin `γ`. For every
+`u` (K × P) and `λ_i` (K), with `β` the intercepts' column,
 
     a·Θ = (a + α∘u)·Θ + γ (Σ_k u_kβ)(Σ_k θ_kβ) − u·v + Σ_i w_i Σ_k {ψ_ik u_k·(x_i + d_i) + λ_ik [(x_i + d_i)·θ_k − z_ik]}.
 
@@ -10,21 +10,22 @@ Symbols as there and in `fitted.classes`: `Θ` (K × P), `z_ik = (x_i + d_i)·θ
 `u_kj`. So it is with the other: `Σ_k λ_k = 0` for a row that asks for nothing itself.
 
 **Scores.** Softmax does not change when a constant is added to all scores: what is known of them are ranges of the differences
-`z_k − z_l`, for all pairs. From these `p_k ≤ 1/Σ_l exp(−max(z_k − z_l))`, and likewise below. Where `Σ_k λ_k = 0`, `λ·z = λ·log p`,
-since `log p = z − log Σ exp z`. So with `ω_ik = u_k·x̂_i`, for every `c`, because `Σ_k p_k = 1`,
+`z_k − z_l`, for all pairs. From these `p_k ≤ 1/Σ_l exp(−max(z_k − z_l))`, and likewise below. Where `Σ_k λ_k = 0`, `λ·z = λ·log
+p`, since `log p = z − log Σ exp z`. So with `ω_ik = u_k·x̂_i`, for every `c`, because `Σ_k p_k = 1`,
 
     max_z ω·p(z) − λ·z ≤ c + Σ_k max_{p_k} {(ω_k − c)p_k − λ_k log p_k}:
 
-the scores' maximum falls apart into one for each class, over the range of its `p_k`. The term is convex in `p_k` where `λ_k ≥ 0`
-(largest at an end), concave where `λ_k < 0` (largest at `λ_k/(ω_k − c)`, or at an end). `λ = J(z⁰)ω`, `J = diag p − ppᵀ`, i.e. `λ_k =
-p⁰_k(ω_k − ω·p⁰)`; with `c = ω·p⁰` all terms are stationary at `p⁰`. They miss that classes with `λ_k > 0` move at the cost of the
-others; so the range of that one which matters most is cut at `p⁰`, and `c` is chosen for either side: where the others (`λ_l < 0`)
-together make room for a move `m`, `c ≈ ω·p⁰ + m/Σ_l (p⁰_l)²/|λ_l|`. Any `c` is valid. `z⁰` is the middle of the ranges, the scores of
-the worst model, or halfway between: whichever is best there.
+the scores' maximum falls apart into one for each class, over the range of its `p_k`. The term is convex in `p_k` where `λ_k ≥
+0` (largest at an end), concave where `λ_k < 0` (largest at `λ_k/(ω_k − c)`, or at an end). `λ = J(z⁰)ω`, `J = diag p − ppᵀ`,
+i.e. `λ_k = p⁰_k(ω_k − ω·p⁰)`; with `c = ω·p⁰` all terms are stationary at `p⁰`. They miss that classes with `λ_k > 0` move at
+the cost of the others; so the range of that one which matters most is cut at `p⁰`, and `c` is chosen for either side: where the
+others, with `λ_l < 0`, make room for a move `m`, `c ≈ ω·p⁰ + m/Σ_l (p⁰_l)²/|λ_l|`. Any `c` is valid. `z⁰` is the middle of the
+ranges, the scores of the worst model, or halfway between: whichever is best there.
 
 **Labels** add `−ω·y`: its largest value over `{l ≤ y ≤ h, Σ_k y_k = 1}` goes to the smallest `ω_k` first.
 
-**Multipliers.** `u = −M⁻¹a`, `M = diag α + γ 1_β1_βᵀ + Σ_i w_i J_i ⊗ x̂_i x̂_iᵀ`, positive definite; nothing must be exact here.
+**Multipliers.** `u = −M⁻¹a`, `M = diag α + γ 1_β1_βᵀ + Σ_i w_i J_i ⊗ x̂_i x̂_iᵀ`, positive definite; nothing must be exact
+here.
 """
 
 from __future__ import annotations
@@ -274,10 +275,12 @@ class ClassDual(Dual):
         old = budget.rows[there]
         mine = there & (budget.rows[None, :] == row[:, None])
         omega = u @ budget.by.x.T
-        own = _points(known, omega, theta @ budget.by.x.T)
-        same = np.where(there, p[..., np.maximum(budget.rows, 0)], own)
+        starts = [p[..., np.maximum(budget.rows, 0)]]  # the slopes of the row itself
+        if not budget.targets_only:
+            own = _points(known, omega, theta @ budget.by.x.T)
+            starts = [own, np.where(there, starts[0], own)]
         gain, whole = np.full(mine.shape, np.inf), np.zeros(len(a))
-        for start in (own, same):  # with the same slopes as the row itself, or with better ones
+        for start in starts:
             rho = known.slopes(u, budget.by.w * multipliers(omega, start))
             new, _ = known.class_lines(u, start, rho, np.zeros(omega.shape), None)
             const, coef, size = new.const, new.coef, new.size + np.abs(new.coef) @ box.reach.ravel()
