@@ -91,7 +91,7 @@ def test_its_configuration_makes_the_same_run_again(tmp_path: Path) -> None:
     )
     plain = json.loads((tmp_path / "a.json").read_text())
     assert plain["configuration"]["model"] == {
-        "kind": "logistic", "C": 0.3, "fit_intercept": True, "features": None, "penalise_intercept": False, "multi": None,
+        "kind": "logistic", "C": 0.3, "fit_intercept": True, "penalise_intercept": False, "multi": None,
     }  # fmt: skip
     job = job_of(merged(plain["configuration"]))
     again = job.run(*job.engines).to_json()
@@ -292,7 +292,7 @@ def test_the_model_is_that_of_scikit_learn(strength: float, intercept: bool) -> 
 
 @pytest.mark.parametrize("intercept", [True, False])
 def test_three_classes_are_those_of_scikit_learn(intercept: bool) -> None:
-    data = mc.iris(2).train
+    data = mc.load("iris", 2).train
     names = np.array(["setosa", "versicolor", "virginica"])[data.y]
     mine = CertifiedLogisticRegression(C=1.0, fit_intercept=intercept).fit(data.x, names)
     theirs = LogisticRegression(C=1.0, fit_intercept=intercept, tol=1e-12, solver="newton-cholesky").fit(data.x, names)

@@ -236,6 +236,9 @@ def tighten(problem: Bounded, ranges: Ranges, rounds: int = 3) -> Ranges:
         pairs = zip(problem.parts, problem.split(ranges), strict=True)
         return problem.joined([tighten(part, own, rounds) for part, own in pairs])
     for _ in range(rounds):
-        (low, high), (below, above) = _flat(ranges), _flat(problem.bounds(ranges))
+        low, high = _flat(ranges)
+        if (high - low <= 1e-9 * (1.0 + np.abs(low) + np.abs(high))).all():
+            break  # nothing is in doubt but the last digits
+        below, above = _flat(problem.bounds(ranges))
         ranges = _like(ranges, np.fmax(low, below), np.fmin(high, above))
     return ranges

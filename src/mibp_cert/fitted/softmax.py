@@ -39,8 +39,8 @@ from mibp_cert.fitted.dual import Dual, Known, Lines, Ranges, _gap, _through, so
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
 
-STARTS = (0.0, 0.5, 1.0)
-"""How far from the middle of the ranges to the scores of the worst model `z⁰` may lie."""
+STARTS = (0.5, 0.0, 1.0)
+"""How far from the middle of the ranges to the scores of the worst model `z⁰` may lie; the first where time matters more."""
 
 
 def pairs_of(classes: int) -> Array:
@@ -91,26 +91,33 @@ class ClassKnown(Known):
 
     def band(self, omega: Array, p: Array, lam: Array) -> Array:
         """Upper bound of `ω·p(s) − λ·s` over the scores `s`; `p = p⁰`, where `λ` comes from, only serves to choose well."""
-        low, high = self.p
         mean = (p * omega).sum(axis=-2)
         fall = np.where(lam < 0, mean[..., None, :] - omega, np.inf)
-        softness = np.maximum((p / fall).sum(axis=-2), 1e-300)
-        most = np.maximum(lam, 0.0) * (np.maximum(high - p, p - low) / np.maximum(p, 1e-300)) ** 2
-        split = np.arange(p.shape[-2])[:, None] == most.argmax(axis=-2)[..., None, :]
-        cut = np.clip(p, low, high)
-        log_cut = np.clip(np.log(np.maximum(cut, 1e-300)), *self.log_p)
-        least = -0.5 * fall.min(axis=-2)
+        softness, least = np.maximum((p / fall).sum(axis=-2), 1e-300), -0.5 * fall.min(axis=-2)
+        most = np.maximum(lam, 0.0) * (np.maximum(self.p[1] - p, p - self.p[0]) / np.maximum(p, 1e-300)) ** 2
+        which = most.argmax(axis=-2)[..., None, :]
+        split = np.arange(p.shape[-2])[:, None] == which
+
+        def chosen(part: Array) -> Array:
+            return np.take_along_axis(np.broadcast_to(part, p.shape), which, axis=-2)[..., 0, :]
+
+        ends, logs = [chosen(end) for end in self.p], [chosen(end) for end in self.log_p]
+        cut = np.clip(chosen(p), *ends)
+        log_cut, rise, bent = np.clip(np.log(np.maximum(cut, 1e-300)), *logs), chosen(omega) - mean, chosen(lam)
         parts = []
         for side in (0, 1):
-            ends, logs = list(self.p), list(self.log_p)
-            ends[1 - side], logs[1 - side] = (
-                np.where(split, cut, ends[1 - side]),
-                np.where(split, log_cut, logs[1 - side]),
+            move = ends[side] - cut
+            shift = np.maximum(0.5 * move / softness, least)
+            # Beyond this one, both ends of the class that is cut are equally high: nothing more is gained.
+            enough = rise - bent * (logs[side] - log_cut) / np.where(move == 0.0, 1.0, move)
+            shift = np.minimum(shift, np.maximum(enough, 0.0)) if side else np.maximum(shift, np.minimum(enough, 0.0))
+            c = mean + np.where(np.isfinite(shift), shift, 0.0)
+            new, new_log = (
+                np.where(split, x[..., None, :], o)
+                for x, o in ((cut, self.p[1 - side]), (log_cut, self.log_p[1 - side]))
             )
-            move = np.where(split, 0.5 * (self.p[side] - cut), 0.0).sum(axis=-2)
-            shift = np.maximum(move / softness, least)
-            shift = np.where(np.isfinite(shift), shift, 0.0)
-            parts.append(np.minimum(*(_separate(omega, lam, mean + c, ends, logs) for c in (shift, 0.0))))
+            pair = [(self.p[side], self.log_p[side]), (new, new_log)]
+            parts.append(_separate(omega, lam, c, pair if side == 0 else pair[::-1]))
         return np.maximum(*parts)
 
     def labels(self, omega: Array) -> Array:
@@ -184,13 +191,13 @@ def _log_sum(t: Array) -> Array:
     return np.asarray(np.log(np.exp(t - top).sum(axis=0)) + top)
 
 
-def _separate(omega: Array, lam: Array, c: Array, ends: list[Array], logs: list[Array]) -> Array:
-    """`c + Σ_k max {(ω_k − c)p − λ_k log p}` over `p` between the ends."""
+def _separate(omega: Array, lam: Array, c: Array, ends: list[tuple[Array, Array]]) -> Array:
+    """`c + Σ_k max {(ω_k − c)p − λ_k log p}` over `p` between the ends, which come with their logarithms."""
     rise = omega - c[..., None, :]
-    best = np.maximum(rise * ends[0] - lam * logs[0], rise * ends[1] - lam * logs[1])
+    best = np.maximum(*(rise * end - lam * log for end, log in ends))
     inner = (lam < 0) & (rise < 0)
     at = np.where(inner, lam, -1.0) / np.where(inner, rise, -1.0)
-    log_at = np.clip(np.log(np.maximum(at, 1e-300)), *logs)
+    log_at = np.clip(np.log(np.maximum(at, 1e-300)), ends[0][1], ends[1][1])
     best = np.where(inner, np.maximum(best, rise * np.exp(log_at) - lam * log_at), best)
     return np.asarray(c + best.sum(axis=-2))
 
@@ -244,7 +251,7 @@ class ClassDual(Dual):
             both = solve(curvature(p, rows.w, hat) + self.fixed, both)
             u, theta = -both[..., 0].reshape(shape), np.clip(theta - both[..., 1].reshape(shape), low, high)
             omega, s = u @ hat.swapaxes(1, 2), theta @ hat.swapaxes(1, 2)
-            p = softmax(s, 1) if count < self.rounds - 1 else _points(known, omega, s)
+            p = _points(known, omega, s, STARTS if count == 2 else STARTS[:1])
             rho = known.slopes(u, rows.w * multipliers(omega, p) + plus)
         # For this `p⁰` and these rows, nothing of the affine part is left.
         hat = known.worst(rho)
@@ -305,14 +312,13 @@ def _asked(a: Array, row: Index, pair: Array, hat: Array) -> Array:
     return np.where((row >= 0)[:, None], own.reshape(a.shape), a)
 
 
-def _points(known: ClassKnown, omega: Array, s: Array) -> Array:
+def _points(known: ClassKnown, omega: Array, s: Array, starts: tuple[float, ...] = STARTS) -> Array:
     """`p⁰`: the best of a few, at the scores `s`."""
     s = s - s.mean(axis=-2, keepdims=True)
-    values, points = [], []
-    for share in STARTS:
-        p = softmax(known.middle + share * (s - known.middle), -2)
-        lam = multipliers(omega, p)
-        values.append(known.band(omega, p, lam) + (lam * s).sum(axis=-2))
-        points.append(p)
-    best = np.argmin(values, axis=0)
-    return np.asarray(np.take_along_axis(np.stack(points), best[None, ..., None, :], axis=0)[0])
+    points = [softmax(known.middle + share * (s - known.middle), -2) for share in starts]
+    if len(points) == 1:
+        return points[0]
+    lam = [multipliers(omega, p) for p in points]
+    values = [known.band(omega, p, m) + (m * s).sum(axis=-2) for p, m in zip(points, lam, strict=True)]
+    best = np.argmin(values, axis=0)[..., None, :]
+    return np.asarray(np.choose(best, points))
