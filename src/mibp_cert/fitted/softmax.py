@@ -78,9 +78,10 @@ class ClassKnown(Known):
         """Smallest and largest `log p_k`."""
         self.p = np.exp(self.log_p[0]), np.exp(self.log_p[1])
         self.y = rows.y.T - rows.q.T, rows.y.T + rows.q.T
-        psi = softmax(self.middle, 0) - rows.y.T
-        psi = psi - psi.mean(axis=0)
-        radius = np.maximum(np.maximum(self.p[1] - self.y[0] - psi, psi - self.p[0] + self.y[1]), 0.0) + 16.0 * EPS
+        ends = self.p[0] - self.y[1], self.p[1] - self.y[0]
+        half, psi = 0.5 * (ends[1] - ends[0]) + EPS, 0.5 * (ends[0] + ends[1])
+        psi = psi - half * (psi.sum(axis=0) / half.sum(axis=0))  # the sum is 0
+        radius = np.maximum(np.maximum(ends[1] - psi, psi - ends[0]), 0.0) + 16.0 * EPS
         self.psi_middle, self.psi_radius = rows.w * psi, rows.w * radius * (1.0 + 8.0 * EPS)
         reach = (np.abs(rows.x) @ box.reach.T + rows.reach_of(box.reach).T).max(axis=1)
         self.far = 4.0 + 2.0 * reach + widest + np.log(k)
@@ -243,36 +244,42 @@ class ClassDual(Dual):
         u = -solve(known.hessian_of(self.fixed), a.T).T.reshape(shape)
         p = np.broadcast_to(softmax(known.middle, 0), (len(a), *known.middle.shape))
         rho = known.slopes(u, rows.w * multipliers(u @ rows.x.T, p) + plus)
+        # Budgets make ranges wide, and few queries are worth the time: then the choice matters.
+        last = self.rounds - 1 if self.table.budgets or self.rounds > 2 else -1
         for count in range(self.rounds):
             hat = known.worst(rho)
             p = softmax(theta @ hat.swapaxes(1, 2), 1)
-            gradient = ((rows.w * (p - self._wrong(u))) @ hat).reshape(a.shape) + theta.reshape(a.shape) @ self.fixed
+            wrong, y = self._wrong(u, hat)
+            at = p if wrong is hat else softmax(theta @ wrong.swapaxes(1, 2), 1)
+            gradient = ((rows.w * (at - y)) @ wrong).reshape(a.shape) + theta.reshape(a.shape) @ self.fixed
             both = np.stack([_asked(a, row, pair, hat), gradient], axis=-1)
             both = solve(curvature(p, rows.w, hat) + self.fixed, both)
             u, theta = -both[..., 0].reshape(shape), np.clip(theta - both[..., 1].reshape(shape), low, high)
             omega, s = u @ hat.swapaxes(1, 2), theta @ hat.swapaxes(1, 2)
-            p = _points(known, omega, s, STARTS if count == 2 else STARTS[:1])
+            p = _points(known, omega, s, STARTS if count == last else STARTS[:1])
             rho = known.slopes(u, rows.w * multipliers(omega, p) + plus)
         # For this `p⁰` and these rows, nothing of the affine part is left.
         hat = known.worst(rho)
         m = curvature(p, rows.w, hat) + self.fixed
         return -solve(m, _asked(a, row, pair, hat)[..., None]).reshape(shape), p, rho, theta
 
-    def _wrong(self, u: Array) -> Array:
-        """Labels (queries × K × rows), with those that a budget would change most readily."""
-        found = np.repeat(self.table.rows.y.T[None], len(u), axis=0)
+    def _wrong(self, u: Array, hat: Array) -> tuple[Array, Array]:
+        """The rows at their worst, and their labels (queries × K × rows), after the changes by which budgets gain most, about."""
+        y = np.repeat(self.table.rows.y.T[None], len(u), axis=0)
         for budget, known in zip(self.table.budgets, self.others, strict=True):
-            if not budget.by.q.any():
-                continue
-            omega = u @ budget.by.x.T
-            there = budget.rows >= 0
-            gain = budget.by.w * (known.labels(omega) + (found[..., np.maximum(budget.rows, 0)] * omega).sum(axis=1))
-            most = min(budget.most, gain.shape[1])
-            worst = np.argpartition(np.where(there, -gain, np.inf), most - 1, axis=1)[:, :most]
-            lines = np.arange(len(u))[:, None]
-            label = np.eye(self.classes)[omega.argmin(axis=1)[lines, worst]]
-            found[lines, :, budget.rows[worst]] = label
-        return found
+            by, old = budget.by, np.maximum(budget.rows, 0)
+            omega = u @ by.x.T
+            p = np.broadcast_to(softmax(known.middle, 0), omega.shape)
+            moved, _ = known._moved(u, by.w * multipliers(omega, p))
+            gain = by.w * (known.labels(omega) + (y[..., old] * omega).sum(axis=1))
+            gain = gain + np.einsum("np,qnp->qn", by.r, np.abs(moved))
+            worst = np.argsort(np.where(budget.rows >= 0, -gain, np.inf), axis=1)[:, : budget.most]
+            line = np.arange(len(u))[:, None]
+            hat = hat.copy()
+            hat[line, old[worst]] = by.x[worst] + by.r[worst] * np.sign(moved[line, worst])
+            if by.q.any():
+                y[line, :, old[worst]] = np.eye(self.classes)[omega.argmin(axis=1)[line, worst]]
+        return hat, y
 
     def _replaced(
         self, budget: Budget, known: ClassKnown, u: Array, p: Array, theta: Array, lines: Lines, row: Index, a: Array
@@ -285,6 +292,9 @@ class ClassDual(Dual):
         starts = [p[..., np.maximum(budget.rows, 0)]]  # the slopes of the row itself
         if not budget.targets_only:
             own = _points(known, omega, theta @ budget.by.x.T)
+            hat = known.worst(known.slopes(u, budget.by.w * multipliers(omega, own))).swapaxes(1, 2)
+            omega = u @ hat
+            own = _points(known, omega, theta @ hat)
             starts = [own, np.where(there, starts[0], own)]
         gain, whole = np.full(mine.shape, np.inf), np.zeros(len(a))
         for start in starts:
