@@ -91,7 +91,7 @@ class SoftmaxProblem(Bounded):
         ends = [(low, high), (-dual.upper(-asked, own, -1.0), dual.upper(asked, own))]
         between = np.abs(self._pairs @ dual.box.middle) + np.abs(self._pairs) @ dual.box.radius  # |θ_k − θ_l|
         for budget in self.table.budgets:
-            other, more = self._asked(budget.by.x), budget.by.reach_of(between).T.ravel() * (1.0 + 8.0 * EPS * len(other.T))
+            other, more = self._asked(budget.by.x), budget.by.reach_of(between).T.ravel() * (1.0 + 8.0 * EPS * len(self.c))
             ends.append((-dual.upper(-other) - more, dual.upper(other) + more))
         return Ranges(*ends[0], *ends[1], tuple(ends[2:]))
 
