@@ -20,7 +20,7 @@ from mibp_cert.fitted.classes import by_class, in_layout
 from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.ranges import Bounded, Problem
-from mibp_cert.fitted.softmax import Box, ClassDual, pairs_of
+from mibp_cert.fitted.softmax import Box, ClassDual, ClassKnown, pairs_of
 from mibp_cert.fitted.table import Array, Rows, Table
 
 
@@ -77,7 +77,9 @@ class SoftmaxProblem(Bounded):
 
     def _dual(self, ranges: Ranges, rounds: int) -> ClassDual:
         box = Box(*(self._by_class(part) for part in (ranges.middle, ranges.radius, ranges.reach)))
-        return ClassDual(self.table, self.pin, ranges, box, self._by_class(self.tau).ravel(), rounds)
+        known = ClassKnown(self.table.rows, ranges.s_low, ranges.s_high, box)
+        others = [ClassKnown(b.by, *ends, box) for b, ends in zip(self.table.budgets, ranges.by, strict=True)]
+        return ClassDual(self.table, self.pin, box, self._by_class(self.tau).ravel(), known, others, rounds)
 
     def _asked(self, x: Array) -> Array:
         """Queries for the differences of all scores of these rows, (rows · pairs × KP)."""

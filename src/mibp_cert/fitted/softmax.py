@@ -87,8 +87,44 @@ class ClassKnown(Known):
         self.far = 4.0 + 2.0 * reach + widest + np.log(k)
         self.along = None if rows.j is None else (rows.j @ box.middle.T, np.abs(rows.j) @ box.radius.T)
 
-    def hessian_of(self, fixed: Array) -> Array:
-        return np.asarray(curvature(softmax(self.middle, 0), self.rows.w, self.rows.x) + fixed)
+    # What one-versus-rest has otherwise: slopes `p⁰` (there: `κ`), and what follows from them.
+
+    def start(self) -> Array:
+        """Slopes in the middle of the ranges."""
+        return softmax(self.middle, 0)
+
+    def at(self, s: Array, y: Array) -> tuple[Array, Array]:
+        """Slopes and `ψ` at these scores and labels."""
+        p = softmax(s, -2)
+        return p, p - y
+
+    def multipliers(self, omega: Array, p: Array) -> Array:
+        """`λ = (diag p − ppᵀ)ω`."""
+        return np.asarray(p * (omega - (p * omega).sum(axis=-2, keepdims=True)))
+
+    def curvature(self, p: Array, x: Array) -> Array:
+        return curvature(p, self.rows.w, x)
+
+    def points(self, omega: Array, s: Array, starts: tuple[float, ...] = STARTS) -> Array:
+        """`p⁰`: the best of a few, at the scores `s`."""
+        s = s - s.mean(axis=-2, keepdims=True)
+        points = [softmax(self.middle + share * (s - self.middle), -2) for share in starts]
+        if len(points) == 1:
+            return points[0]
+        lam = [self.multipliers(omega, p) for p in points]
+        values = [self.band(omega, p, m) + (m * s).sum(axis=-2) for p, m in zip(points, lam, strict=True)]
+        best = np.argmin(values, axis=0)[..., None, :]
+        return np.asarray(np.choose(best, points))
+
+    def share(self, omega: Array, p: Array, lam: Array) -> Array:
+        """Upper bound of `ω·ψ − λ·s` over scores and labels."""
+        return self.band(omega, p, lam) + self.labels(omega)
+
+    def less(self, u: Array) -> list[Array]:
+        """`u` (queries × K × …) less a constant for all classes, in some ways."""
+        return [u - u[:, c : c + 1] for c in range(u.shape[1])]
+
+    # The rest is the same.
 
     def band(self, omega: Array, p: Array, lam: Array) -> Array:
         """Upper bound of `ω·p(s) − λ·s` over the scores `s`; `p = p⁰`, where `λ` comes from, only serves to choose well."""
@@ -135,8 +171,7 @@ class ClassKnown(Known):
     def _moved(self, u: Array, lam: Array) -> tuple[Array, Array]:
         """Middle and radius of `t_ij`, weights included."""
         middle = self.psi_middle.T @ u + lam.swapaxes(1, 2) @ self.box.middle
-        # `min_c Σ_k δψ_k |u_kj − c|`
-        spread = [self.psi_radius.T @ np.abs(u - u[:, c : c + 1]) for c in range(u.shape[1])]
+        spread = [self.psi_radius.T @ np.abs(part) for part in self.less(u)]  # `min_c Σ_k δψ_k |u_kj − c|`
         return middle, np.minimum.reduce(spread) + np.abs(lam).swapaxes(1, 2) @ self.box.radius
 
     def _directed(self, u: Array, lam: Array) -> tuple[Array, Array]:
@@ -144,9 +179,7 @@ class ClassKnown(Known):
         assert self.along is not None
         across = np.einsum("ndp,qkp->qknd", self.rows.j, u)
         middle, radius = self.along
-        spread = [
-            np.einsum("kn,qknd->qnd", self.psi_radius, np.abs(across - across[:, c : c + 1])) for c in range(u.shape[1])
-        ]
+        spread = [np.einsum("kn,qknd->qnd", self.psi_radius, np.abs(part)) for part in self.less(across)]
         return (
             np.einsum("kn,qknd->qnd", self.psi_middle, across) + np.einsum("qkn,ndk->qnd", lam, middle),
             np.minimum.reduce(spread) + np.einsum("qkn,ndk->qnd", np.abs(lam), radius),
@@ -158,7 +191,7 @@ class ClassKnown(Known):
         """For every row an affine function of `Θ` (flat) above its share; and what the blocks of a table add to them."""
         rows, hat = self.rows, self.worst(rho)
         omega = u @ hat.swapaxes(1, 2)
-        lam = multipliers(omega, p)
+        lam = self.multipliers(omega, p)
         both = rows.w * lam + plus
         middle, radius = self._moved(u, both)
         noise = np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0]))
@@ -169,7 +202,7 @@ class ClassKnown(Known):
             top = piece.segments.ends(g)[1]
             rest = np.add.reduceat(more * piece.segments.magnitude(), piece.segments.starts, axis=1)
             np.add.at(noise.T, piece.segments.rows, (top + rest).T)
-        const = noise + rows.w * (self.band(omega, p, lam) + self.labels(omega))
+        const = noise + rows.w * self.share(omega, p, lam)
         coef = (both.swapaxes(1, 2)[..., None] * hat[:, :, None, :]).reshape(*const.shape, -1)
         whole = np.abs(u).sum(axis=1)
         size = 6.0 * rows.w * (whole @ np.abs(rows.x).T + rows.reach_of(whole)) * self.far
@@ -179,11 +212,6 @@ class ClassKnown(Known):
             g, more = _through(block.linear, middle, radius)
             spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
         return Lines(const, coef, size), spread
-
-
-def multipliers(omega: Array, p: Array) -> Array:
-    """`λ = (diag p − ppᵀ)ω`."""
-    return np.asarray(p * (omega - (p * omega).sum(axis=-2, keepdims=True)))
 
 
 def _log_sum(t: Array) -> Array:
@@ -207,12 +235,12 @@ class ClassDual(Dual):
     """Bounds of queries (K × P) under the hypothesis that parameters and differences of scores lie in the ranges. `own` counts
     differences of scores: row times pairs, plus the pair."""
 
-    def __init__(self, table: Table, pin: float, ranges: Ranges, box: Box, tau: Array, rounds: int = 2) -> None:
-        self.table, self.ranges, self.tau, self.rounds, self.box = table, ranges, tau, rounds, box
+    def __init__(
+        self, table: Table, pin: float, box: Box, tau: Array, known: ClassKnown, others: list[ClassKnown], rounds: int
+    ) -> None:
+        self.table, self.tau, self.rounds, self.box, self.all, self.others = table, tau, rounds, box, known, others
         self.classes, self.pairs = len(box.middle), pairs_of(len(box.middle))
         self.fixed = ridge(table.alpha, pin, self.classes)
-        self.all = ClassKnown(table.rows, ranges.s_low, ranges.s_high, box)
-        self.others = [ClassKnown(b.by, *ends, box) for b, ends in zip(table.budgets, ranges.by, strict=True)]
 
     def _upper(self, a: Array, own: Index, sign: float) -> Array:
         rows, box = self.table.rows, self.box
@@ -241,26 +269,26 @@ class ClassDual(Dual):
         shape = (len(a), *box.middle.shape)
         low, high = box.middle - box.radius, box.middle + box.radius
         theta = np.broadcast_to(box.middle, shape)
-        u = -solve(known.hessian_of(self.fixed), a.T).T.reshape(shape)
-        p = np.broadcast_to(softmax(known.middle, 0), (len(a), *known.middle.shape))
-        rho = known.slopes(u, rows.w * multipliers(u @ rows.x.T, p) + plus)
+        u = -solve(known.curvature(known.start(), rows.x) + self.fixed, a.T).T.reshape(shape)
+        p = np.broadcast_to(known.start(), (len(a), self.classes, len(rows)))
+        rho = known.slopes(u, rows.w * known.multipliers(u @ rows.x.T, p) + plus)
         # Budgets make ranges wide, and few queries are worth the time: then the choice matters.
         last = self.rounds - 1 if self.table.budgets or self.rounds > 2 else -1
         for count in range(self.rounds):
             hat = known.worst(rho)
-            p = softmax(theta @ hat.swapaxes(1, 2), 1)
             wrong, y = self._wrong(u, hat)
-            at = p if wrong is hat else softmax(theta @ wrong.swapaxes(1, 2), 1)
-            gradient = ((rows.w * (at - y)) @ wrong).reshape(a.shape) + theta.reshape(a.shape) @ self.fixed
+            p, psi = known.at(theta @ hat.swapaxes(1, 2), y)
+            psi = psi if wrong is hat else known.at(theta @ wrong.swapaxes(1, 2), y)[1]
+            gradient = ((rows.w * psi) @ wrong).reshape(a.shape) + theta.reshape(a.shape) @ self.fixed
             both = np.stack([_asked(a, row, pair, hat), gradient], axis=-1)
-            both = solve(curvature(p, rows.w, hat) + self.fixed, both)
+            both = solve(known.curvature(p, hat) + self.fixed, both)
             u, theta = -both[..., 0].reshape(shape), np.clip(theta - both[..., 1].reshape(shape), low, high)
             omega, s = u @ hat.swapaxes(1, 2), theta @ hat.swapaxes(1, 2)
-            p = _points(known, omega, s, STARTS if count == last else STARTS[:1])
-            rho = known.slopes(u, rows.w * multipliers(omega, p) + plus)
+            p = known.points(omega, s, STARTS if count == last else STARTS[:1])
+            rho = known.slopes(u, rows.w * known.multipliers(omega, p) + plus)
         # For this `p⁰` and these rows, nothing of the affine part is left.
         hat = known.worst(rho)
-        m = curvature(p, rows.w, hat) + self.fixed
+        m = known.curvature(p, hat) + self.fixed
         return -solve(m, _asked(a, row, pair, hat)[..., None]).reshape(shape), p, rho, theta
 
     def _wrong(self, u: Array, hat: Array) -> tuple[Array, Array]:
@@ -269,8 +297,8 @@ class ClassDual(Dual):
         for budget, known in zip(self.table.budgets, self.others, strict=True):
             by, old = budget.by, np.maximum(budget.rows, 0)
             omega = u @ by.x.T
-            p = np.broadcast_to(softmax(known.middle, 0), omega.shape)
-            moved, _ = known._moved(u, by.w * multipliers(omega, p))
+            p = np.broadcast_to(known.start(), omega.shape)
+            moved, _ = known._moved(u, by.w * known.multipliers(omega, p))
             gain = by.w * (known.labels(omega) + (y[..., old] * omega).sum(axis=1))
             gain = gain + np.einsum("np,qnp->qn", by.r, np.abs(moved))
             worst = np.argsort(np.where(budget.rows >= 0, -gain, np.inf), axis=1)[:, : budget.most]
@@ -291,14 +319,14 @@ class ClassDual(Dual):
         omega = u @ budget.by.x.T
         starts = [p[..., np.maximum(budget.rows, 0)]]  # the slopes of the row itself
         if not budget.targets_only:
-            own = _points(known, omega, theta @ budget.by.x.T)
-            hat = known.worst(known.slopes(u, budget.by.w * multipliers(omega, own))).swapaxes(1, 2)
+            own = known.points(omega, theta @ budget.by.x.T)
+            hat = known.worst(known.slopes(u, budget.by.w * known.multipliers(omega, own))).swapaxes(1, 2)
             omega = u @ hat
-            own = _points(known, omega, theta @ hat)
+            own = known.points(omega, theta @ hat)
             starts = [own, np.where(there, starts[0], own)]
         gain, whole = np.full(mine.shape, np.inf), np.zeros(len(a))
         for start in starts:
-            rho = known.slopes(u, budget.by.w * multipliers(omega, start))
+            rho = known.slopes(u, budget.by.w * known.multipliers(omega, start))
             new, _ = known.class_lines(u, start, rho, np.zeros(omega.shape), None)
             const, coef, size = new.const, new.coef, new.size + np.abs(new.coef) @ box.reach.ravel()
             const[:, there] -= lines.const[:, old]
@@ -320,15 +348,3 @@ def _asked(a: Array, row: Index, pair: Array, hat: Array) -> Array:
     """The queries; those that ask for a difference of scores, with their row as it is at its worst."""
     own = pair[:, :, None] * hat[np.arange(len(a)), np.maximum(row, 0)][:, None, :]
     return np.where((row >= 0)[:, None], own.reshape(a.shape), a)
-
-
-def _points(known: ClassKnown, omega: Array, s: Array, starts: tuple[float, ...] = STARTS) -> Array:
-    """`p⁰`: the best of a few, at the scores `s`."""
-    s = s - s.mean(axis=-2, keepdims=True)
-    points = [softmax(known.middle + share * (s - known.middle), -2) for share in starts]
-    if len(points) == 1:
-        return points[0]
-    lam = [multipliers(omega, p) for p in points]
-    values = [known.band(omega, p, m) + (m * s).sum(axis=-2) for p, m in zip(points, lam, strict=True)]
-    best = np.argmin(values, axis=0)[..., None, :]
-    return np.asarray(np.choose(best, points))
