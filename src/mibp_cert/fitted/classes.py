@@ -14,6 +14,8 @@ that `Σ_k ∂L/∂θ_kj = α_j Σ_k θ_kj`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from mibp_cert.errors import UserError
@@ -36,6 +38,22 @@ def in_layout(theta: Array, width: int) -> Array:
     """The inverse of `by_class`."""
     flat = theta.shape[:-2]
     return np.concatenate([theta[..., :width].reshape(*flat, -1), theta[..., width:].reshape(*flat, -1)], axis=-1)
+
+
+def pairs_of(classes: int) -> Array:
+    """One line per pair `k < l`: 1 at `k`, −1 at `l`."""
+    first, second = np.triu_indices(classes, 1)
+    eye = np.eye(classes)
+    return np.asarray(eye[first] - eye[second])
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """The box of the parameters, by classes (K × P)."""
+
+    middle: Array
+    radius: Array
+    reach: Array
 
 
 def softmax(z: Array, axis: int = -1) -> Array:

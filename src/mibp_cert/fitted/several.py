@@ -6,7 +6,8 @@ z_l` of every row, for all pairs `k < l`.
 
 *One-versus-rest*: class `k` against all others has the minimiser `θ_k` of a problem with two classes, which knows nothing of
 the other problems: each is proven on its own. A query `Σ_k a_k·θ_k` is at most the sum of the bounds of its parts, since every
-dataset has to obey each of these.
+dataset has to obey each of these; and at most the bound of all classes at once (`fitted.rest`), which pays for a cell's noise
+only once.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mibp_cert.fitted.classes import by_class, in_layout
-from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.classes import Box, by_class, in_layout, pairs_of
+from mibp_cert.fitted.dual import Known, Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.ranges import Bounded, Problem
-from mibp_cert.fitted.softmax import Box, ClassDual, ClassKnown, pairs_of
+from mibp_cert.fitted.rest import RestKnown
+from mibp_cert.fitted.softmax import ClassDual, ClassKnown
 from mibp_cert.fitted.table import Array, Rows, Table
 
 
@@ -93,7 +95,10 @@ class SoftmaxProblem(Bounded):
         ends = [(low, high), (-dual.upper(-asked, own, -1.0), dual.upper(asked, own))]
         between = np.abs(self._pairs @ dual.box.middle) + np.abs(self._pairs) @ dual.box.radius  # |θ_k − θ_l|
         for budget in self.table.budgets:
-            other, more = self._asked(budget.by.x), budget.by.reach_of(between).T.ravel() * (1.0 + 8.0 * EPS * len(self.c))
+            other, more = (
+                self._asked(budget.by.x),
+                budget.by.reach_of(between).T.ravel() * (1.0 + 8.0 * EPS * len(self.c)),
+            )
             ends.append((-dual.upper(-other) - more, dual.upper(other) + more))
         return Ranges(*ends[0], *ends[1], tuple(ends[2:]))
 
@@ -143,7 +148,28 @@ class OneVersusRest(Bounded):
         pairs = zip(self.each, self.split(ranges), strict=True)
         return self.joined([problem.bounds(own, rounds) for problem, own in pairs])
 
+    def _dual(self, ranges: Ranges) -> ClassDual:
+        """All classes at once."""
+        table, parts = with_classes([problem.table for problem in self.each]), self.split(ranges)
+        box = Box(*(by_class(part, len(parts), self.width) for part in (ranges.middle, ranges.radius, ranges.reach)))
+        pairs = list(zip(self.each, parts, strict=True))
+        known = [Known(one.loss, one.table.rows, z.s_low, z.s_high, z) for one, z in pairs]
+        others = [
+            RestKnown(budget.by, [Known(one.loss, one.table.budgets[b].by, *z.by[b], z) for one, z in pairs], box)
+            for b, budget in enumerate(table.budgets)
+        ]
+        tau = by_class(self.tau, len(parts), self.width).ravel()
+        return ClassDual(table, 0.0, box, tau, RestKnown(table.rows, known, box), others, 3)
+
     def upper(self, ranges: Ranges, a: Array) -> Array:
+        apart, queries = self._apart(ranges, a), by_class(a, len(self.each), self.width)
+        several = np.flatnonzero(queries.any(axis=2).sum(axis=1) > 1)
+        together = self._dual(ranges).upper(queries[several].reshape(len(several), -1))
+        apart[several] = np.fmin(apart[several], together)
+        return apart
+
+    def _apart(self, ranges: Ranges, a: Array) -> Array:
+        """The sum of the bounds of the classes' own problems."""
         total, size = np.zeros(len(a)), np.zeros(len(a))
         queries = np.moveaxis(by_class(a, len(self.each), self.width), 1, 0)
         for problem, own, part in zip(self.each, self.split(ranges), queries, strict=True):

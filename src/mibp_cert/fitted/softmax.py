@@ -30,33 +30,17 @@ here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from mibp_cert.fitted.classes import curvature, ridge, softmax
-from mibp_cert.fitted.dual import Dual, Known, Lines, Ranges, _gap, _through, solve
+from mibp_cert.fitted.classes import Box, curvature, pairs_of, ridge, softmax
+from mibp_cert.fitted.dual import Dual, Known, Lines, _gap, _through, solve
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
 
 STARTS = (0.5, 0.0, 1.0)
 """How far from the middle of the ranges to the scores of the worst model `z⁰` may lie; the first where time matters more."""
-
-
-def pairs_of(classes: int) -> Array:
-    """One line per pair `k < l`: 1 at `k`, −1 at `l`."""
-    first, second = np.triu_indices(classes, 1)
-    eye = np.eye(classes)
-    return np.asarray(eye[first] - eye[second])
-
-
-@dataclass(frozen=True, eq=False)
-class Box:
-    """The box of the parameters, by classes (K × P)."""
-
-    middle: Array
-    radius: Array
-    reach: Array
 
 
 class ClassKnown(Known):
@@ -236,7 +220,14 @@ class ClassDual(Dual):
     differences of scores: row times pairs, plus the pair."""
 
     def __init__(
-        self, table: Table, pin: float, box: Box, tau: Array, known: ClassKnown, others: list[ClassKnown], rounds: int
+        self,
+        table: Table,
+        pin: float,
+        box: Box,
+        tau: Array,
+        known: ClassKnown,
+        others: Sequence[ClassKnown],
+        rounds: int,
     ) -> None:
         self.table, self.tau, self.rounds, self.box, self.all, self.others = table, tau, rounds, box, known, others
         self.classes, self.pairs = len(box.middle), pairs_of(len(box.middle))
