@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import mibp_cert as mc
 from mibp_cert import CertifiedLogisticRegression, CertifiedRidge, cli
 from mibp_cert.config import job_of, merged, plain_config
+from mibp_cert.data import iris
 from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import MODELS
 from mibp_cert.report.html import html_report
@@ -292,7 +293,7 @@ def test_the_model_is_that_of_scikit_learn(strength: float, intercept: bool) -> 
 
 @pytest.mark.parametrize("intercept", [True, False])
 def test_three_classes_are_those_of_scikit_learn(intercept: bool) -> None:
-    data = mc.load("iris", 2).train
+    data = iris(2).train
     names = np.array(["setosa", "versicolor", "virginica"])[data.y]
     mine = CertifiedLogisticRegression(C=1.0, fit_intercept=intercept).fit(data.x, names)
     theirs = LogisticRegression(C=1.0, fit_intercept=intercept, tol=1e-12, solver="newton-cholesky").fit(data.x, names)

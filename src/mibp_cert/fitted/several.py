@@ -88,7 +88,11 @@ class SoftmaxProblem(Bounded):
         return np.asarray(np.einsum("dk,np->ndkp", self._pairs, x).reshape(len(x) * len(self._pairs), -1))
 
     def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
-        dual, rows, k = self._dual(ranges, rounds), self.table.rows, self.classes
+        rows, k = self.table.rows, self.classes
+        doubt = (
+            rows.r.any() or rows.q.any() or rows.j is not None or rows.pieces or self.table.blocks or self.table.budgets
+        )
+        dual = self._dual(ranges, rounds if doubt else 0)
         eye, asked = np.eye(len(self.c)), self._asked(rows.x)
         own = np.arange(len(asked), dtype=np.intp)
         low, high = (in_layout(end.reshape(k, -1), self.width) for end in (-dual.upper(-eye), dual.upper(eye)))

@@ -277,6 +277,8 @@ class ClassDual(Dual):
             omega, s = u @ hat.swapaxes(1, 2), theta @ hat.swapaxes(1, 2)
             p = known.points(omega, s, STARTS if count == last else STARTS[:1])
             rho = known.slopes(u, rows.w * known.multipliers(omega, p) + plus)
+        if not self.rounds:
+            return u, p, rho, theta
         # For this `p⁰` and these rows, nothing of the affine part is left.
         hat = known.worst(rho)
         m = known.curvature(p, hat) + self.fixed
