@@ -12,7 +12,7 @@ from mibp_cert.data import Dataset
 from mibp_cert.fitted import FitStep, Fitted, adjoint, margin_queries
 from mibp_cert.fitted.classes import pairs_of
 from mibp_cert.fitted.dual import Ranges
-from mibp_cert.fitted.engine import problem_of
+from mibp_cert.fitted.engine import classes_problem, table_problem
 from mibp_cert.threats import (
     L1,
     L2,
@@ -91,9 +91,9 @@ def step_of(data: Dataset, model: Fitted) -> FitStep:
 def attacked(step: FitStep, bound: Any, samples: int = 30, rounds: int = 2, seed: int = 0) -> tuple[Any, Any, Any]:
     """Datasets: as handed in, sampled, and pushed along the adjoints of parameters and scores; and their minimisers."""
     members, (x, y) = [bound.reference, *bound.sample(np.random.default_rng(seed), samples)], bound.reference
-    zeros = np.zeros(step.layout.size)
+    zeros = start_of(step)
     theta = step.train(zeros, x, y)
-    eye = np.eye(len(theta))
+    eye = np.eye(step.fitted)
     rows = step.design(zeros, x) if not step.several else margin_queries(step, zeros, x, y.argmax(axis=1))
     a = np.concatenate([eye, -eye, rows, -rows])
     xs, ys, at = (np.broadcast_to(v, (len(a), *v.shape)) for v in (x, y, theta))
@@ -101,9 +101,18 @@ def attacked(step: FitStep, bound: Any, samples: int = 30, rounds: int = 2, seed
         found = [bound.worst(g) for g in adjoint(step, bound.noise(), a, xs, ys, at)]
         members += found
         xs, ys = (np.stack([m[i] for m in found]) for i in (0, 1))
-        at = step.train(np.zeros_like(at), xs, ys)
+        at = step.train(np.broadcast_to(zeros, at.shape), xs, ys)
     xs, ys = (np.stack([m[i] for m in members]) for i in (0, 1))
-    return xs, ys, step.train(np.zeros((len(members), len(theta))), xs, ys)
+    return xs, ys, step.train(np.broadcast_to(zeros, (len(members), len(theta))), xs, ys)
+
+
+def start_of(step: FitStep) -> Any:
+    """The frozen parameters, and zeros."""
+    found = np.zeros(step.layout.size)
+    if step.model.features is not None:
+        frozen = step.model.features.body(step.network.features)[1]
+        found[: len(frozen)] = frozen
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,16 +131,18 @@ class World:
     def of(cls, model: Fitted, threat: Any, data: Dataset, **how: Any) -> World:
         step, bound = step_of(data, model), threat.bind(data)
         x, y, theta = attacked(step, bound, **how)
+        frozen, fitted = start_of(step)[: -step.fitted], theta[:, -step.fitted :]
         if step.several:
-            s, each = step.design(theta, x) @ step.by_class(theta).swapaxes(1, 2), len(pairs_of(step.head.outputs))
+            s, each = step.design(theta, x) @ step.by_class(fitted).swapaxes(1, 2), len(pairs_of(step.head.outputs))
             s = (s @ pairs_of(step.head.outputs).T).reshape(len(s), -1)
         else:
-            s, each = np.einsum("mnp,mp->mn", step.design(theta, x), theta), 1
+            s, each = np.einsum("mnp,mp->mn", step.design(theta, x), fitted), 1
         limited, dirty = bound.unbudgeted(), np.zeros(x.shape[:2], dtype=bool)
         if limited is not None:
             h = limited.clean.hull()
             dirty = ((x < h.x_low) | (x > h.x_high)).any(axis=2) | ((y < h.y_low) | (y > h.y_high)).any(axis=2)
-        return cls(step, problem_of(step, bound, np.zeros(0)), theta, s, np.repeat(dirty, each, axis=1), each)
+        problem = (classes_problem if step.several else table_problem)(step, bound, frozen)
+        return cls(step, problem, fitted, s, np.repeat(dirty, each, axis=1), each)
 
     def hull(self) -> Ranges:
         """The smallest ranges that hold for these datasets: of rows as such, and of those that replace them."""

@@ -3,9 +3,11 @@
 from mibp_cert.engines import Engine
 from mibp_cert.fitted.attack import adjoint, margin_queries
 from mibp_cert.fitted.engine import DualEngine, FittedSet
-from mibp_cert.fitted.features import RandomFeatures
+from mibp_cert.fitted.explain import Explanation
+from mibp_cert.fitted.features import KINDS as FEATURE_KINDS
+from mibp_cert.fitted.features import Features, FrozenLayers, RandomFeatures
 from mibp_cert.fitted.losses import SCORE_LOSSES
-from mibp_cert.fitted.model import MODELS, REGRESSIONS, FitStep, Fitted
+from mibp_cert.fitted.model import BALANCED, MODELS, REGRESSIONS, FitStep, Fitted
 
 FITTED: dict[str, type[Engine]] = {engine.name: engine for engine in (DualEngine,)}
 """Every engine for fitted models."""

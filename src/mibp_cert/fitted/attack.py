@@ -2,13 +2,14 @@
 
 At the minimum `∇L_D(θ) = 0`, so a small change of the data moves `a·θ` by `u·δ(∇L)`, `u = −H⁻¹a`, with `H` the Hessian there:
 
-    δ(a·θ) = Σ_i w_i { Σ_j δd_ij (ψ_i u_j + ψ'_i ω_i θ_j) + δy_i ω_i ∂ψ/∂y },        ω_i = u·x_i.
+    δ(a·θ) = Σ_i w_i { Σ_j δd_ij (ψ_i u_j + ψ'_i ω_i θ_j) + δy_i ω_i ∂ψ/∂y } + δw_i ψ_i ω_i,        ω_i = u·x_i.
+
+A label is one of several, each with its own `w_i ψ_i ω_i`; a row that goes takes its one away, a row that comes brings one.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
 from mibp_cert.fitted.classes import curvature, in_layout, ridge, softmax
 from mibp_cert.fitted.model import FitStep
@@ -40,34 +41,45 @@ def margin_queries(step: FitStep, theta: Array, x: Array, nominal: Index) -> Arr
 def _adjoint(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: Array, column: int) -> Array:
     """Of one score, whose target is in this column."""
     loss, alpha = step.loss, step.model.alpha(step.head.inputs)
-    design, target = step.design(theta, x), y[..., column]
-    whole, theta = theta, theta[..., -step.fitted :]
-    theta = step.by_class(theta)[:, column if step.several else 0]
+    design, target, weight = step.design(theta, x), y[..., column], step.counts(y)
+    whole, theta = theta, step.by_class(theta[..., -step.fitted :])[:, column if step.several else 0]
     s = np.einsum("qnp,qp->qn", design, theta)
     slope, psi = loss.slope(target, s), loss.psi(target, s)
-    hessian = np.swapaxes(design * slope[..., None], 1, 2) @ design + np.diag(np.maximum(alpha, 1e-9))
+    hessian = np.swapaxes(design * (weight * slope)[..., None], 1, 2) @ design + np.diag(np.maximum(alpha, 1e-9))
     u = -np.linalg.solve(hessian, a[..., None])[..., 0]
     omega = np.einsum("qnp,qp->qn", design, u)
     d = step.head.inputs
     moved = psi[..., None] * u[:, None, :d] + (slope * omega)[..., None] * theta[:, None, :d]
-    cells = step.pull(whole, x, moved)
-    fall = (loss.psi(target + 1e-6, s) - loss.psi(target, s)) * 1e6
-    labels = sparse.csr_matrix(noise.y_linear)[column :: y.shape[-1]]
-    return np.asarray((noise.x_linear.T @ cells.reshape(len(a), -1).T).T + (labels.T @ (omega * fall).T).T)
+    # What an absent row would do if it were present: the data of one decide whether it should be.
+    count = step.counts(y, whole=True)
+    cells = step.pull(whole, x, count[..., None] * moved)
+    entries, labels = np.zeros(y.shape), step.weights.shape[1]
+    if labels > 1:
+        for label in range(labels):
+            other = loss.psi(np.full_like(target, float(label == column)), s)
+            entries[..., label] = step.weights[:, label] * omega * other
+    else:
+        entries[..., 0] = count * omega * (loss.psi(target + 1e-6, s) - psi) * 1e6
+    if y.shape[-1] > labels:
+        entries[..., labels] = count * psi * omega
+    return _of_symbols(noise, cells, entries)
 
 
 def _adjoint_of_softmax(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: Array) -> Array:
-    """`δ(a·Θ) = Σ_i w_i Σ_k {Σ_j δd_ij (ψ_ik u_kj + λ_ik θ_kj) − δy_ik ω_ik}`, `λ_i = J_i ω_i`."""
+    """`δ(a·Θ) = Σ_i w_i Σ_kj δd_ij (ψ_ik u_kj + λ_ik θ_kj)`, `λ_i = J_i ω_i`; a label `l` has its own `w_i (ω_i·p_i − ω_il)`."""
     alpha, d = step.model.alpha(step.head.inputs), step.head.inputs
-    design, of = step.design(theta, x), step.by_class(theta[..., -step.fitted :])
+    design, of, weight = step.design(theta, x), step.by_class(theta[..., -step.fitted :]), step.counts(y)
     p = softmax(design @ of.swapaxes(1, 2))
-    bent = curvature(p.swapaxes(1, 2), np.ones(x.shape[-2]), design) + ridge(
-        np.maximum(alpha, 1e-9), step.model.pin, of.shape[1]
-    )
-    query = step.by_class(a)
+    fixed = ridge(np.maximum(alpha, 1e-9), step.model.pin, of.shape[1])
+    query, bent = step.by_class(a), curvature(p.swapaxes(1, 2), weight, design) + fixed
     u = -np.linalg.solve(bent, query.reshape(len(a), -1, 1)).reshape(query.shape)
     omega = design @ u.swapaxes(1, 2)
-    lam = p * (omega - (p * omega).sum(axis=-1, keepdims=True))
-    cells = step.pull(theta, x, ((p - y) @ u + lam @ of)[..., :d])
-    moved = (noise.x_linear.T @ cells.reshape(len(a), -1).T).T
-    return np.asarray(moved - (noise.y_linear.T @ omega.reshape(len(a), -1).T).T)
+    mean = (p * omega).sum(axis=-1, keepdims=True)
+    cells = step.pull(theta, x, weight[..., None] * ((p - y) @ u + (p * (omega - mean)) @ of)[..., :d])
+    return _of_symbols(noise, cells, step.weights * (mean - omega))
+
+
+def _of_symbols(noise: Noise, cells: Array, labels: Array) -> Array:
+    """Coefficients of the symbols, from those of cells and of entries of labels."""
+    flat = len(cells), -1
+    return np.asarray((noise.x_linear.T @ cells.reshape(flat).T).T + (noise.y_linear.T @ labels.reshape(flat).T).T)

@@ -82,8 +82,8 @@ def ridge(alpha: Array, pin: float, classes: int) -> Array:
 
 
 def minimise_classes(x: Array, y: Array, w: Array, alpha: Array, pin: float) -> Array:
-    """Minimisers (… × K × P) for datasets `x` (… × rows × P), `y` (… × rows × K), to about the last digit, by damped Newton
-    steps."""
+    """Minimisers (… × K × P) for datasets `x` (… × rows × P), `y` (… × rows × K), `w` (… × rows), to about the last digit, by
+    damped Newton steps."""
     k, size = y.shape[-1], x.shape[-1]
     fixed = ridge(alpha, pin, k)
     theta = np.zeros((*x.shape[:-2], k * size))
@@ -100,7 +100,7 @@ def minimise_classes(x: Array, y: Array, w: Array, alpha: Array, pin: float) -> 
         for _ in range(STEPS):
             z = scores(theta)
             p = softmax(z)
-            gradient = (np.swapaxes(w[:, None] * (p - y), -1, -2) @ x).reshape(theta.shape) + theta @ fixed
+            gradient = (np.swapaxes(w[..., None] * (p - y), -1, -2) @ x).reshape(theta.shape) + theta @ fixed
             bent = curvature(np.swapaxes(p, -1, -2), w, x) + fixed
             unit = np.sqrt(np.maximum(np.diagonal(bent, axis1=-2, axis2=-1), 1e-300))
             scaled = bent / (unit[..., :, None] * unit[..., None, :]) + 1e-12 * np.eye(k * size)

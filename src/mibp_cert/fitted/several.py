@@ -12,18 +12,24 @@ only once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from mibp_cert.errors import UserError
+from mibp_cert.fitted.bounded import Bounded
 from mibp_cert.fitted.classes import Box, by_class, in_layout, pairs_of
 from mibp_cert.fitted.dual import Known, Ranges
 from mibp_cert.fitted.losses import EPS
-from mibp_cert.fitted.ranges import Bounded, Problem
+from mibp_cert.fitted.ranges import Problem
 from mibp_cert.fitted.rest import RestKnown
 from mibp_cert.fitted.softmax import ClassDual, ClassKnown
 from mibp_cert.fitted.table import Array, Rows, Table
+
+Mask = NDArray[np.bool_]
 
 
 def with_classes(tables: Sequence[Table]) -> Table:
@@ -39,6 +45,21 @@ def with_classes(tables: Sequence[Table]) -> Table:
     return replace(tables[0], rows=merged([table.rows for table in tables]), budgets=budgets)
 
 
+def check_several(tables: Sequence[Table], weights: Array, there: Mask | None) -> None:
+    """Raise `UserError` for what is known of two classes only; `weights`: of every row, by label."""
+    if there is not None:
+        raise UserError(
+            "Rows that come or go (Removed, Added) are known for fitted models of numbers and of two classes, not of three or "
+            "more: leave these threats out, or join classes."
+        )
+    differ = bool((weights != weights[:, :1]).any())
+    if differ and any(rows.q.any() for t in tables for rows in (t.rows, *(budget.by for budget in t.budgets))):
+        raise UserError(
+            "Wrong labels beside class_weight are known for two classes, not for three or more: leave out class_weight, or the "
+            "doubt about labels."
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class SoftmaxProblem(Bounded):
     """What is bounded: the table with targets for every class, the pin, the computed minimiser `c` with its tilt, and its scores
@@ -51,6 +72,10 @@ class SoftmaxProblem(Bounded):
     s: Array
     width: int
     """Weights of a class."""
+    told: Callable[[], None] | None = None
+
+    def telling(self, told: Callable[[], None]) -> Self:
+        return replace(self, told=told)
 
     @property
     def classes(self) -> int:
@@ -88,6 +113,8 @@ class SoftmaxProblem(Bounded):
         return np.asarray(np.einsum("dk,np->ndkp", self._pairs, x).reshape(len(x) * len(self._pairs), -1))
 
     def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
+        if self.told is not None:
+            self.told()
         rows, k = self.table.rows, self.classes
         doubt = (
             rows.r.any() or rows.q.any() or rows.j is not None or rows.pieces or self.table.blocks or self.table.budgets
@@ -116,6 +143,9 @@ class OneVersusRest(Bounded):
 
     each: tuple[Problem, ...]
     width: int
+
+    def telling(self, told: Callable[[], None]) -> Self:
+        return replace(self, each=tuple(problem.telling(told) for problem in self.each))
 
     @property
     def c(self) -> Array:  # type: ignore[override]

@@ -35,7 +35,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mibp_cert.fitted.classes import Box, curvature, pairs_of, ridge, softmax
-from mibp_cert.fitted.dual import Dual, Known, Lines, _gap, _through, solve
+from mibp_cert.fitted.dual import Dual, Known, Lines, Rooms, _gap, _through, solve
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
 
@@ -152,7 +152,7 @@ class ClassKnown(Known):
         taken = np.clip(left - (np.cumsum(room, axis=-2) - room), 0.0, room)
         return np.asarray(total - (taken * np.take_along_axis(omega, order, axis=-2)).sum(axis=-2))
 
-    def _moved(self, u: Array, lam: Array) -> tuple[Array, Array]:
+    def _moved(self, u: Array, lam: Array, rooms: Rooms | None = None) -> tuple[Array, Array]:
         """Middle and radius of `t_ij`, weights included."""
         middle = self.psi_middle.T @ u + lam.swapaxes(1, 2) @ self.box.middle
         spread = [self.psi_radius.T @ np.abs(part) for part in self.less(u)]  # `min_c Σ_k δψ_k |u_kj − c|`
@@ -171,8 +171,9 @@ class ClassKnown(Known):
 
     def class_lines(
         self, u: Array, p: Array, rho: tuple[Array, ...], plus: Array, table: Table | None
-    ) -> tuple[Lines, Array]:
-        """For every row an affine function of `Θ` (flat) above its share; and what the blocks of a table add to them."""
+    ) -> tuple[Lines, tuple[Array, Array]]:
+        """For every row an affine function of `Θ` (flat) above its share; and what the blocks of a table add to them, with the
+        sum of absolute values behind that."""
         rows, hat = self.rows, self.worst(rho)
         omega = u @ hat.swapaxes(1, 2)
         lam = self.multipliers(omega, p)
@@ -191,11 +192,15 @@ class ClassKnown(Known):
         whole = np.abs(u).sum(axis=1)
         size = 6.0 * rows.w * (whole @ np.abs(rows.x).T + rows.reach_of(whole)) * self.far
         size = size + 2.0 * np.einsum("qkn,kn->qn", np.abs(both), rows.reach_of(self.box.reach))
-        spread = np.zeros(len(u))
+        spread, shared = np.zeros(len(u)), np.zeros(len(u))
+        most = np.abs(self.psi_middle) + self.psi_radius
         for block in () if table is None else table.blocks:
             g, more = _through(block.linear, middle, radius)
-            spread = spread + block.block.support(g)[1] + more @ block.block.magnitude()
-        return Lines(const, coef, size), spread
+            largest = block.block.magnitude()
+            spread = spread + block.block.support(g)[1] + more @ largest
+            far = most.T @ np.abs(u) + np.abs(both).swapaxes(1, 2) @ self.box.reach
+            shared = shared + 3.0 * _through(abs(block.linear), far, 0.0 * far)[0] @ largest
+        return Lines(const, coef, size, both), (spread, shared)
 
 
 def _log_sum(t: Array) -> Array:
@@ -241,13 +246,13 @@ class ClassDual(Dual):
         plus = np.zeros((len(a), self.classes, len(rows)))
         plus[mine, :, row[mine]] = pair[mine]
         u, p, rho, theta = self._find(a, row, pair, plus)
-        lines, spread = self.all.class_lines(u, p, rho, plus, self.table)
+        lines, (spread, shared) = self.all.class_lines(u, p, rho, plus, self.table)
         given, flat = np.where((own >= 0)[:, None], 0.0, a), u.reshape(len(a), -1)
         g = given + flat @ self.fixed + lines.coef.sum(axis=1)
         parts = np.abs(given) + np.abs(flat) @ self.fixed + np.abs(lines.coef).sum(axis=1)
         tilt = np.abs(flat) @ self.tau
         total = lines.const.sum(axis=1) + spread + tilt + g @ box.middle.ravel() + np.abs(g) @ box.radius.ravel()
-        size = lines.size.sum(axis=1) + np.abs(spread) + tilt + parts @ box.reach.ravel()
+        size = lines.size.sum(axis=1) + shared + tilt + parts @ box.reach.ravel()
         for budget, known in zip(self.table.budgets, self.others, strict=True):
             cost, more = self._replaced(budget, known, u, p, theta, lines, row, a)
             total, size = total + cost, size + more
