@@ -9,10 +9,10 @@ import numpy as np
 
 from cases import survey
 from mibp_cert.data import Dataset
-from mibp_cert.fitted import FitStep, Fitted, adjoint
+from mibp_cert.fitted import FitStep, Fitted, adjoint, margin_queries
+from mibp_cert.fitted.classes import pairs_of
 from mibp_cert.fitted.dual import Ranges
-from mibp_cert.fitted.engine import table_problem
-from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.engine import classes_problem, table_problem
 from mibp_cert.threats import (
     L1,
     L2,
@@ -69,14 +69,16 @@ def threats(loss: str) -> dict[str, Any]:
     return {**ANY, **(NUMBERS if loss in REGRESSIONS else CLASSES)}
 
 
-def table(loss: str, rows: int = 10, seed: int = 0, *, missing: bool = False, like: Dataset | None = None) -> Dataset:
+def table(
+    loss: str, rows: int = 10, seed: int = 0, *, missing: bool = False, like: Dataset | None = None, classes: int = 2
+) -> Dataset:
     """The survey, with classes that follow its columns only roughly, or with numbers; `like`: encoded as these data are."""
     data, rng = survey(rows, seed, missing=missing, like=like), np.random.default_rng(seed + 100)
     score = data.x @ rng.normal(size=data.features) + rng.normal(size=rows)
     if loss in REGRESSIONS:
         return Dataset.regression(data.x, score, data.columns, data.missing)
-    y = (score > np.median(score)).astype(int)
-    return Dataset.of(data.x, y, (0, 1), data.columns, data.missing)
+    y = (score[:, None] > np.quantile(score, np.arange(1, classes) / classes)).sum(axis=1)
+    return Dataset.of(data.x, y, tuple(range(classes)), data.columns, data.missing)
 
 
 def step_of(data: Dataset, model: Fitted) -> FitStep:
@@ -91,7 +93,8 @@ def attacked(step: FitStep, bound: Any, samples: int = 30, rounds: int = 2, seed
     members, (x, y) = [bound.reference, *bound.sample(np.random.default_rng(seed), samples)], bound.reference
     zeros = start_of(step)
     theta = step.train(zeros, x, y)
-    rows, eye = step.design(zeros, x), np.eye(step.fitted)
+    eye = np.eye(step.fitted)
+    rows = step.design(zeros, x) if not step.several else margin_queries(step, zeros, x, y.argmax(axis=1))
     a = np.concatenate([eye, -eye, rows, -rows])
     xs, ys, at = (np.broadcast_to(v, (len(a), *v.shape)) for v in (x, y, theta))
     for _ in range(rounds if bound.noise().symbols else 0):
@@ -114,35 +117,45 @@ def start_of(step: FitStep) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A problem with datasets of its threat: minimisers, scores, and which budgeted rows each of them replaces."""
+    """A problem with datasets of its threat: minimisers, scores, and which budgeted rows each of them replaces. With
+    softmax, a row's scores are the differences between its classes."""
 
     step: FitStep
-    problem: Problem
+    problem: Any
     theta: Any
     s: Any
     dirty: Any
+    each: int = 1
 
     @classmethod
     def of(cls, model: Fitted, threat: Any, data: Dataset, **how: Any) -> World:
         step, bound = step_of(data, model), threat.bind(data)
         x, y, theta = attacked(step, bound, **how)
         frozen, fitted = start_of(step)[: -step.fitted], theta[:, -step.fitted :]
-        s = np.einsum("mnp,mp->mn", step.design(theta, x), fitted)
-        limited, dirty = bound.unbudgeted(), np.zeros(s.shape, dtype=bool)
+        if step.several:
+            s, each = step.design(theta, x) @ step.by_class(fitted).swapaxes(1, 2), len(pairs_of(step.head.outputs))
+            s = (s @ pairs_of(step.head.outputs).T).reshape(len(s), -1)
+        else:
+            s, each = np.einsum("mnp,mp->mn", step.design(theta, x), fitted), 1
+        limited, dirty = bound.unbudgeted(), np.zeros(x.shape[:2], dtype=bool)
         if limited is not None:
             h = limited.clean.hull()
             dirty = ((x < h.x_low) | (x > h.x_high)).any(axis=2) | ((y < h.y_low) | (y > h.y_high)).any(axis=2)
-        return cls(step, table_problem(step, bound, frozen), fitted, s, dirty)
+        problem = (classes_problem if step.several else table_problem)(step, bound, frozen)
+        return cls(step, problem, fitted, s, np.repeat(dirty, each, axis=1), each)
 
     def hull(self) -> Ranges:
         """The smallest ranges that hold for these datasets: of rows as such, and of those that replace them."""
         low, high = self._ends(~self.dirty | self.dirty.all(axis=0))
         others = [self._ends(self.dirty | ~self.dirty.any(axis=0)) for _ in self.problem.table.budgets]
         by = tuple(
-            (ends[0][budget.rows], ends[1][budget.rows])
+            (ends[0][self._of(budget)], ends[1][self._of(budget)])
             for budget, ends in zip(self.problem.table.budgets, others, strict=True)
         )
         return Ranges(self.theta.min(axis=0), self.theta.max(axis=0), low, high, by)
+
+    def _of(self, budget: Any) -> Any:
+        return (budget.rows[:, None] * self.each + np.arange(self.each)).ravel()
 
     def _ends(self, of: Any) -> tuple[Any, Any]:
         return np.where(of, self.s, np.inf).min(axis=0), np.where(of, self.s, -np.inf).max(axis=0)
@@ -152,6 +165,6 @@ class World:
         found = [np.maximum(z.low - self.theta, self.theta - z.high).max()]
         found.append(np.where(self.dirty, -np.inf, np.maximum(z.s_low - self.s, self.s - z.s_high)).max())
         for budget, (low, high) in zip(self.problem.table.budgets, z.by, strict=True):
-            s, dirty = self.s[:, budget.rows], self.dirty[:, budget.rows]
+            s, dirty = self.s[:, self._of(budget)], self.dirty[:, self._of(budget)]
             found.append(np.where(dirty, np.maximum(low - s, s - high), -np.inf).max())
         return float(np.nan_to_num(np.array(found), nan=np.inf).max())

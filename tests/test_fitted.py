@@ -299,7 +299,10 @@ def test_a_penalty_that_is_none_is_refused(c: Any) -> None:
     ("call", "words"),
     [
         (lambda: certify_fit(Dataset.of([[0.0], [1.0]], [0, 0], (0, 1))), "same class"),
-        (lambda: certify_fit(Dataset.of([[0.0], [1.0], [2.0]], [0, 1, 2])), "two classes"),
+        (
+            lambda: certify_fit(Dataset.of([[0.0], [1.0], [2.0]], [0, 1, 0], (0, 1, 2))),
+            "No training row has the class 2",
+        ),
         (lambda: certify_fit(Dataset.regression([[0.0], [1.0]], [0.0, 1.0])), "needs classes"),
         (lambda: certify_fit(_random(), model=Fitted("huber")), "needs numbers"),
         (lambda: Fitted("hinge"), "no fitted model with the loss 'hinge'"),

@@ -21,6 +21,7 @@ import mibp_cert as mc
 from mibp_cert import CertifiedLogisticRegression, CertifiedRidge, cli
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.config import job_of, merged, plain_config
+from mibp_cert.data import iris
 from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import MODELS
 from mibp_cert.report.html import html_report
@@ -229,12 +230,17 @@ def test_estimators_take_features() -> None:
     np.testing.assert_allclose(ridge.coef_, Ridge(alpha=2.0).fit(phi, target).coef_, atol=1e-8)
 
 
-def test_data_with_three_classes_are_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    status, said = sentence(capsys, monkeypatch, "certify", "iris", "--model", "logistic")
-    assert status == 2
-    assert "two classes" in said
+@pytest.mark.parametrize(
+    ("model", "multi"), [("logistic", None), ("logistic", "one-versus-rest"), ("squared-hinge", None)]
+)
+def test_three_classes_on_the_command_line(tmp_path: Path, model: str, multi: str | None) -> None:
+    path, more = tmp_path / "out.json", [] if multi is None else ["--multi", multi]
+    words = ["certify", "iris", "--model", model, "--C", "0.02", "--eps", "0.005", *more, "--sample", "40"]
+    told = invoke(*words, "--json", str(path), "--report", str(tmp_path / "page.html"))
+    plain = json.loads(path.read_text())
+    assert (plain["model"], plain["multi"], plain["network"], plain["parameters"]) == (model, multi, [4, 3], 15)
+    assert plain["test"]["certified_accuracy"] > 0.5
+    assert multi is None or f", {multi}" in told
 
 
 # Words ------------------------------------------------------------------------------------------------------------------
@@ -311,6 +317,22 @@ def test_the_model_is_that_of_scikit_learn(strength: float, intercept: bool) -> 
         assert np.array_equal(ours.predict(X), known.predict(X)) or np.allclose(ours.predict(X), known.predict(X))
 
 
+@pytest.mark.parametrize("intercept", [True, False])
+def test_three_classes_are_those_of_scikit_learn(intercept: bool) -> None:
+    data = iris(2).train
+    names = np.array(["setosa", "versicolor", "virginica"])[data.y]
+    mine = CertifiedLogisticRegression(C=1.0, fit_intercept=intercept).fit(data.x, names)
+    theirs = LogisticRegression(C=1.0, fit_intercept=intercept, tol=1e-12, solver="newton-cholesky").fit(data.x, names)
+    assert mine.coef_.shape == theirs.coef_.shape == (3, 4)
+    assert np.allclose(mine.coef_, theirs.coef_, atol=1e-6)
+    assert np.allclose(mine.intercept_, theirs.intercept_, atol=1e-6)
+    assert np.array_equal(mine.predict(data.x), theirs.predict(data.x))
+    sure = CertifiedLogisticRegression(C=0.1, fit_intercept=intercept, threat=mc.LInf(0.01)).fit(data.x, names)
+    told = sure.certify(data.x[:20], names[:20])
+    assert told["certified"].mean() > 0.7
+    assert sure.predict_interval(data.x[:5]).shape == (5, 3, 2)
+
+
 def test_other_fits_of_scikit_learn_lie_within_the_bounds() -> None:
     """Whatever scikit-learn makes of a dataset of the threat: inside, and with the certified classes."""
     rng, data = np.random.default_rng(2), mc.two_moons(1, sizes=(50, 10, 40))
@@ -364,8 +386,6 @@ def test_a_search_over_C_looks_for_what_can_be_proven() -> None:
 
 def test_bad_input_of_the_estimators_is_one_sentence() -> None:
     X, y = [[0.0], [1.0], [2.0]], [0, 1, 2]
-    with pytest.raises(ValueError, match="Only binary classification is supported"):
-        CertifiedLogisticRegression().fit(X, y)
     with pytest.raises(UserError, match="C must be a finite number > 0"):
         CertifiedLogisticRegression(C=0.0).fit(X, [0, 1, 1])
     for alpha in (0.0, -1.0, np.inf, np.nan, "much"):

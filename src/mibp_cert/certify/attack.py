@@ -19,7 +19,7 @@ from mibp_cert.engines import Box, Inputs, ParameterSet, RelationalEngine, Relat
 from mibp_cert.engines.relational import Case, LinearPart, cases_of, linear_part
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import SoundnessError
-from mibp_cert.fitted import FitStep, adjoint
+from mibp_cert.fitted import FitStep, adjoint, margin_queries
 from mibp_cert.graph import evaluate
 from mibp_cert.nets import Network, Step, run_steps
 from mibp_cert.sets import ThreatSet
@@ -206,14 +206,16 @@ def _fits(trainer: _Trainer, step: FitStep, settings: AttackSettings, rng: np.ra
     """Fitted models: for every direction the dataset that the adjoint asks for, again and again from where the last one led."""
     theta, cells = trainer.theta[0], trainer.threat.reference[0].size
     trainer.begin = np.append(theta, trainer.theta0[len(theta) :])
-    points = step.design(theta, trainer.inputs.x)
-    sides = np.where(trainer.nominal == 1, 1.0, -1.0)[:, None] * points
-    eye = np.eye(points.shape[1])[: settings.parameters]
+    sides = margin_queries(step, theta, trainer.inputs.x, trainer.nominal)
+    eye = np.eye(step.fitted)[: settings.parameters]
     if cells * (settings.members + settings.rounds * (settings.points + 2 * len(eye))) > MANY_CELLS:
-        _few(trainer, step, sides, min(settings.points, max(FEW, FEW_CELLS // cells)), rng)
+        # Of several classes, the one that comes closest to that of a point: one query for each.
+        others = np.abs(sides @ theta[-step.fitted :]).reshape(len(trainer.inputs.x), -1).argmin(axis=1)
+        nearest = sides.reshape(*trainer.inputs.x.shape[:1], -1, step.fitted)[np.arange(len(others)), others]
+        _few(trainer, step, nearest, min(settings.points, max(FEW, FEW_CELLS // cells)), rng)
         return
     trainer.add(trainer.threat.sample(rng, settings.members), "random member")
-    order = np.argsort(np.abs(sides @ theta[-points.shape[1] :]), kind="stable")[: settings.points]
+    order = np.argsort(np.abs(sides @ theta[-step.fitted :]), kind="stable")[: settings.points]
     a = np.concatenate([sides[order], *([-sides[order]] if trainer.regression else []), eye, -eye])
     for start in range(0, len(a), max(1, CELLS // cells)):
         _push(trainer, step, a[start : start + max(1, CELLS // cells)], settings.rounds)

@@ -337,7 +337,7 @@ class CertifiedRun:
         training, usual = self.training, Training()
         told = {k: getattr(training, k, None) for k in ("seed", "learning_rate", "batch_mode", "init")}
         optimiser = ("momentum", "weight_decay", "clip", "schedule")
-        penalty = ("C", "fit_intercept", "penalise_intercept")
+        penalty = ("C", "fit_intercept", "penalise_intercept", "multi")
         in_steps = isinstance(training, Training)
         plan = self.request.plan if in_steps else None
         return {

@@ -115,6 +115,7 @@ MODEL = _flags(
         name="model",
     ),
     _flag("model.C", float, "Fitted models: 1 / penalty, as scikit-learn has it (1).", "--C"),
+    _flag("model.multi", str, "Fitted models of three or more classes: softmax (usual), or one-versus-rest."),
     _flag("model.features", int, "Fitted models: so many random features of the columns, frozen, in front of it."),
     _flag("model.feature_scale", float, "Deviation of their weights (1)."),
     _flag("model.feature_kind", str, f"{' or '.join(FEATURE_KINDS)} ({next(iter(FEATURE_KINDS))})."),

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rich.progress import Progress
-from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from mibp_cert.certify import AttackSettings, CertifiedRun
@@ -48,16 +47,18 @@ class _Minimum(Certified):
         hear = show_training(progress, ENGINE)
         return certify_fit(whole, self.threat, self._model(), ENGINE, attacked=False, callbacks=hear)
 
-    def _coefficients(self) -> tuple[NDArray[np.float64], float]:
-        """Weights and intercept of the model fitted to the data as handed in."""
+    def _coefficients(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weights (outputs × features) and intercepts of the model fitted to the data as handed in."""
         check_is_fitted(self)
-        theta = self.run_.theta[self.run_.frozen :]
-        return (theta[:-1], float(theta[-1])) if self.fit_intercept else (theta, 0.0)
+        theta, outputs = self.run_.theta[self.run_.frozen :], self.run_.network.logits
+        biases = outputs if self.fit_intercept else 0
+        intercepts = theta[-outputs:] if self.fit_intercept else np.zeros(outputs)
+        return theta[: len(theta) - biases].reshape(outputs, -1), intercepts
 
 
 @dataclass(eq=False, repr=False)
 class CertifiedLogisticRegression(Classes, _Minimum):
-    """`LogisticRegression(C=C)` with two classes: every prediction is proven for all datasets of the threat, or `abstain_label_`.
+    """`LogisticRegression(C=C)`: every prediction is proven for all datasets of the threat, or `abstain_label_`.
 
     The certificate is about the minimum of the penalised loss, whatever optimiser finds it. `coef_` and `intercept_` are those of
     scikit-learn (for the data as handed in), `bounds_` holds them for all datasets. With `features` (`RandomFeatures`,
@@ -84,32 +85,18 @@ class CertifiedLogisticRegression(Classes, _Minimum):
 
     narrower = "a smaller C"
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-    def _dataset(self, x: NDArray[np.float64], y: NDArray[Any], missing: NDArray[np.bool_]) -> Dataset:
-        whole = super()._dataset(x, y, missing)
-        if len(self.classes_) > 2:
-            raise UserError(
-                f"Only binary classification is supported. The type of the target is {type_of_target(y)}: leave out "
-                "classes, or use CertifiedClassifier."
-            )
-        return whole
-
     def _model(self) -> Fitted:
         return Fitted("cross-entropy", self.C, self.fit_intercept, self.features, class_weight=self.class_weight)
 
     @property
     def coef_(self) -> NDArray[np.float64]:
-        """Weights of the clean model (1 × features)."""
-        return self._coefficients()[0][None, :]
+        """Weights of the clean model (1 × features, or a line for each of three or more classes)."""
+        return self._coefficients()[0]
 
     @property
     def intercept_(self) -> NDArray[np.float64]:
-        """Intercept of the clean model."""
-        return np.array([self._coefficients()[1]])
+        """Intercepts of the clean model; those of three or more classes have the sum 0."""
+        return self._coefficients()[1]
 
 
 @dataclass(eq=False, repr=False)
@@ -152,9 +139,9 @@ class CertifiedRidge(Numbers, _Minimum):
     @property
     def coef_(self) -> NDArray[np.float64]:
         """Weights of the clean model."""
-        return self._coefficients()[0]
+        return np.asarray(self._coefficients()[0][0])
 
     @property
     def intercept_(self) -> float:
         """Intercept of the clean model."""
-        return self._coefficients()[1]
+        return float(self._coefficients()[1][0])

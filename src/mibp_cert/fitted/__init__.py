@@ -1,7 +1,7 @@
 """Models at their minimum: the set of all minimisers, and what is certain about every one of them."""
 
 from mibp_cert.engines import Engine
-from mibp_cert.fitted.attack import adjoint
+from mibp_cert.fitted.attack import adjoint, margin_queries
 from mibp_cert.fitted.engine import DualEngine, FittedSet
 from mibp_cert.fitted.explain import Explanation
 from mibp_cert.fitted.features import KINDS as FEATURE_KINDS

@@ -22,6 +22,8 @@ from mibp_cert.engines.interval import enclose
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
 from mibp_cert.fitted.advice import too_large
+from mibp_cert.fitted.bounded import Bounded
+from mibp_cert.fitted.classes import in_layout, minimise_classes, tilt_classes
 from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.explain import Clean
 from mibp_cert.fitted.features import Enclosure, RowNoise, enclose_features, through
@@ -31,7 +33,8 @@ from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.presence import check_left, counted
 from mibp_cert.fitted.ranges import OWN_CELLS, Problem, prove
-from mibp_cert.fitted.table import Rows, table_of
+from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem, check_several, with_classes
+from mibp_cert.fitted.table import Rows, Table, table_of
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Layout, Linear, Network, Step
 from mibp_cert.sets import ThreatSet
@@ -53,12 +56,12 @@ CLOSE = 0.25
 class FittedSet(ParameterSet):
     """All minimisers: the proven ranges of fitted parameters and scores, the problem that they belong to, and what is frozen."""
 
-    problem: Problem | FiniteProblem
+    problem: Bounded | FiniteProblem
     ranges: Ranges
     frozen: Array
 
     @classmethod
-    def of(cls, problem: Problem | FiniteProblem, ranges: Ranges, frozen: Array) -> FittedSet:
+    def of(cls, problem: Bounded | FiniteProblem, ranges: Ranges, frozen: Array) -> FittedSet:
         return cls(np.append(frozen, ranges.low), np.append(frozen, ranges.high), problem, ranges, frozen)
 
     def first(self, count: int) -> FittedSet:
@@ -112,7 +115,7 @@ class DualEngine(Engine):
             ranges = (
                 problem.ranges()
                 if isinstance(problem, FiniteProblem)
-                else prove(replace(problem, told=_rounds(self.progress)))
+                else prove(problem.telling(_rounds(self.progress)))
             )
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_unproven(step, threat, frozen))
@@ -181,26 +184,53 @@ def _rounds(progress: Progress) -> Callable[[], None]:
     return told
 
 
-def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem | FiniteProblem:
+def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Bounded | FiniteProblem:
     """Every minimiser where a threat has few members; else the table behind the threat set, and the reference's minimiser."""
+    if step.several:
+        return classes_problem(step, threat, frozen)
     return finite_problem(step, threat, frozen) or table_problem(step, threat, frozen)
 
 
-def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
-    """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
+def table_problem(step: FitStep, threat: ThreatSet, frozen: Array, column: int | None = None) -> Problem:
+    """The table behind a threat set, the minimiser of its reference, and that one's tilt; `column`: another target."""
+    column = step.column if column is None else column
+    y, weights, design = threat.reference[1][:, column], *_seen(step, threat, frozen)
+    table = _table(step, threat, frozen, (column,))
+    c = minimise(design, y, weights, table.alpha, step.loss)
+    tau = tilt(design, y, weights, table.alpha, step.loss, c)
+    problem = Problem(table, step.loss, c, tau, (design @ c)[weights > 0])
+    return replace(problem, shared=not step.several and problem.cells > OWN_CELLS)
+
+
+def classes_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Bounded:
+    """The same for three or more classes: together, or each versus the rest."""
+    classes, width, pin = range(step.head.outputs), step.head.inputs, step.model.pin
+    if not step.model.softmax:
+        return OneVersusRest(tuple(table_problem(step, threat, frozen, k) for k in classes), width)
+    table = _table(step, threat, frozen, tuple(classes))
+    y, weights, design = threat.reference[1], *_seen(step, threat, frozen)
+    c = minimise_classes(design, y, weights, table.alpha, pin)
+    tau = tilt_classes(design, y, weights, table.alpha, pin, c)
+    return SoftmaxProblem(table, pin, in_layout(c, width), in_layout(tau, width), (design @ c.T)[weights > 0], width)
+
+
+def _seen(step: FitStep, threat: ThreatSet, frozen: Array) -> tuple[Array, Array]:
+    """How much each row of the reference counts, and what the fitted layer sees of it."""
+    x, y = threat.reference
+    return step.counts(y), step.design(np.append(frozen, np.zeros(step.fitted)), x)
+
+
+def _table(step: FitStep, threat: ThreatSet, frozen: Array, columns: tuple[int, ...]) -> Table:
+    """The table with these entries of the labels as its target, or targets."""
     (x, y), noise, there = threat.reference, threat.noise(), threat.clean.there
-    alpha, weights = step.model.alpha(step.head.inputs), step.counts(y)
-    keep = weights > 0
+    alpha, keep = step.model.alpha(step.head.inputs), step.counts(y) > 0
     check_left(noise, y, there, keep, threat.clean.classes)
-    raw = table_of(noise, step.column, step.counts(y, whole=True), alpha if step.body is None else np.zeros(x.shape[1]))
-    table = counted(raw, noise, step.weights, there, keep)
-    if step.body is not None:
-        table = through(table, step.body, frozen).with_penalties(alpha)
-    design = step.design(np.append(frozen, np.zeros(step.fitted)), x)
-    c = minimise(design, y[:, step.column], weights, alpha, step.loss)
-    tau = tilt(design, y[:, step.column], weights, alpha, step.loss, c)
-    problem = Problem(table, step.loss, c, tau, (design @ c)[keep])
-    return replace(problem, shared=problem.cells > OWN_CELLS)
+    penalties = alpha if step.body is None else np.zeros(x.shape[1])
+    raw = [table_of(noise, column, step.counts(y, whole=True), penalties) for column in columns]
+    if step.several:
+        check_several(raw, step.weights, there)
+    table = counted(raw[0] if len(raw) == 1 else with_classes(raw), noise, step.weights, there, keep)
+    return table if step.body is None else through(table, step.body, frozen).with_penalties(alpha)
 
 
 def linear_in_parameters(graph: Graph, layout: Layout, x: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -295,6 +325,11 @@ def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, state: FittedSe
 
 def _unproven(step: FitStep, threat: ThreatSet, frozen: Array) -> str:
     """Why there are no bounds, in words."""
+    if step.several:
+        return (
+            "The doubt is too large for this model: no ranges of its parameters could be proven. Use a smaller C, a smaller eps, "
+            "or doubt fewer rows and columns."
+        )
 
     def with_c(c: float) -> Problem:
         return table_problem(replace(step, model=replace(step.model, C=c)), threat, frozen)

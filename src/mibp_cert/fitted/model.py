@@ -5,8 +5,9 @@ With features `φ` (the layers of the network before its last one, frozen) and `
     L_D(θ) = Σ_i w_i ℓ(y_i, x̃_i·θ) + ½ Σ_j α_j θ_j²,        α_j = 1/C, and 0 for the intercept (unless it is penalised too),
 
 a *sum* of losses, as scikit-learn has it: `LogisticRegression(C)` for `cross-entropy`, `Ridge(alpha=1/C)` for `squared-error`,
-`LinearSVC(C)` for `squared-hinge` with a penalised intercept. No seed, batch or number of steps is part of it. Scaling,
-features, `C` and weights are fixed: they are not computed anew on other data.
+`LinearSVC(C)` for `squared-hinge` with a penalised intercept. Three or more classes have a line of parameters each: together,
+by softmax (`fitted.classes`), or one class versus the rest, as independent problems of two classes. No seed, batch or number of
+steps is part of it. Scaling, features, `C` and weights are fixed: they are not computed anew on other data.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import numpy as np
 
 from mibp_cert.data import Dataset, Task
 from mibp_cert.errors import UserError
+from mibp_cert.fitted.classes import PIN, by_class, in_layout, minimise_classes
 from mibp_cert.fitted.features import Features
 from mibp_cert.fitted.losses import SCORE_LOSSES, ScoreLoss
 from mibp_cert.fitted.minimum import minimise
-from mibp_cert.fitted.table import Array
+from mibp_cert.fitted.ranges import MOST_CELLS
+from mibp_cert.fitted.table import Array, Index
 from mibp_cert.graph import GraphBuilder, evaluate
 from mibp_cert.nets import Linear, Network, Plan, Step
 
@@ -38,6 +41,7 @@ MODELS = {
 """What fitted models are called, and the loss of each."""
 REGRESSIONS = ("squared-error", "huber")
 """Losses of numbers; the others are of classes."""
+SOFTMAX, ONE_VERSUS_REST = "softmax", "one-versus-rest"
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Fitted:
     class_weight: Mapping[Any, float] | str | None = None
     """How much the rows of each class count (others: 1), or `balanced`: as if all classes had as many rows, by the data as
     handed in."""
+    multi: str | None = None
+    """Three or more classes: `softmax` (cross-entropy alone, and usual there) or `one-versus-rest`."""
 
     def __post_init__(self) -> None:
         if self.loss not in SCORE_LOSSES:
@@ -83,6 +89,26 @@ class Fitted:
             raise UserError(
                 f"Features are None, RandomFeatures(30) or FrozenLayers(network, theta); got {self.features!r}."
             )
+        known = (None, ONE_VERSUS_REST, *((SOFTMAX,) if self.loss == "cross-entropy" else ()))
+        if self.multi not in known:
+            raise UserError(
+                f"Several classes with the loss {self.loss!r} are fitted by {' or '.join(k for k in known if k)}, not by "
+                f"{self.multi!r}."
+            )
+
+    @property
+    def softmax(self) -> bool:
+        """Whether three or more classes hang together.
+
+        >>> Fitted().softmax, Fitted("squared-hinge").softmax
+        (True, False)
+        """
+        return self.multi == SOFTMAX or (self.multi is None and self.loss == "cross-entropy")
+
+    @property
+    def pin(self) -> float:
+        """`γ` of `fitted.classes`."""
+        return PIN if self.fit_intercept and not self.penalise_intercept else 0.0
 
     @property
     def name(self) -> str:
@@ -136,9 +162,9 @@ class Fitted:
     def network(self, train: Dataset) -> Network:
         """The model as a network: frozen features, and one layer that is fitted."""
         if self.features is None:
-            return Network((Linear(train.features, 1, self.fit_intercept),), train.features)
+            return Network((Linear(train.features, _outputs(train), self.fit_intercept),), train.features)
         body, _ = self.features.body(train.features)
-        return Network((*body.layers, Linear(body.logits, 1, self.fit_intercept)), body.shape)
+        return Network((*body.layers, Linear(body.logits, _outputs(train), self.fit_intercept)), body.shape)
 
     def start(self, train: Dataset) -> Array:
         """The features' parameters, and zeros for what is fitted."""
@@ -156,21 +182,40 @@ class Fitted:
     def check(self, network: Network, train: Dataset) -> None:
         """Raise `UserError` for data that it cannot be fitted to."""
         last = network.layers[-1]
-        if not isinstance(last, Linear) or last.outputs != 1 or last.bias != self.fit_intercept:
+        if not isinstance(last, Linear) or last.outputs != _outputs(train) or last.bias != self.fit_intercept:
             raise UserError(
-                "The last layer of a fitted model is Linear with one output, with a bias if there is an intercept."
+                "The last layer of a fitted model is Linear with one output (or one for each of three or more classes), with a "
+                "bias if there is an intercept."
             )
         regression = self.loss in REGRESSIONS
         if regression != (train.task is Task.NUMBERS):
             wanted = "numbers to predict" if regression else "classes"
             raise UserError(f"A fitted model with the loss {self.loss!r} needs {wanted}; choose another loss.")
-        if train.task is Task.CLASSES and len(train.classes) != 2:
-            raise UserError(f"Fitted models know two classes so far; these data have {len(train.classes)}.")
         count = self.weights(train)[np.arange(len(train)), train.y] > 0
         if not count.any():
             raise UserError("No training row has a weight above 0: there is nothing to fit.")
         if train.task is Task.CLASSES and len(np.unique(train.y[count])) < 2:
             raise UserError("All training rows (of weight above 0) have the same class: there is nothing to fit.")
+        if last.outputs > 1:
+            self._check_several(train, last, train.y[count])
+
+    def _check_several(self, train: Dataset, last: Linear, present: Index) -> None:
+        """The same, for three or more classes."""
+        empty = [str(train.classes[k]) for k in range(last.outputs) if not (present == k).any()]
+        if empty:
+            raise UserError(f"No training row has the class {', '.join(empty)}: leave it out of the classes.")
+        wide = (last.inputs + 1) * last.outputs ** (2 if self.softmax else 1)
+        if len(train) ** 2 * wide > MOST_CELLS:
+            most = int((MOST_CELLS / wide) ** 0.5) // 100 * 100
+            raise UserError(
+                f"With {last.outputs} classes, bounding the scores of {len(train)} rows among each other would take hours: use "
+                f"at most about {most} rows (such as --sample {most})."
+            )
+
+
+def _outputs(train: Dataset) -> int:
+    """Two classes, or numbers, have one score; more classes have one each."""
+    return len(train.classes) if train.task is Task.CLASSES and len(train.classes) > 2 else 1
 
 
 @final
@@ -198,7 +243,16 @@ class FitStep(Step):
     @property
     def fitted(self) -> int:
         """How many parameters are fitted: the last ones."""
-        return len(self.model.alpha(self.head.inputs))
+        return len(self.model.alpha(self.head.inputs)) * self.head.outputs
+
+    @property
+    def several(self) -> bool:
+        """Three or more classes."""
+        return self.head.outputs > 1
+
+    def by_class(self, theta: Array) -> Array:
+        """Fitted parameters (…, as laid out) by outputs (… × K × P)."""
+        return by_class(theta, self.head.outputs, self.head.inputs)
 
     @cached_property
     def body(self) -> Network | None:
@@ -239,6 +293,17 @@ class FitStep(Step):
         design = self.design(theta, x)
         frozen = theta[..., : theta.shape[-1] - self.fitted]
         start = np.broadcast_to(theta[..., -self.fitted :], (*x.shape[:-2], self.fitted))
-        alpha = self.model.alpha(self.head.inputs)
-        found = minimise(design, y[..., self.column], self.counts(y), alpha, self.loss, start)
+        found = self.minimum(design, y, start)
         return np.concatenate([np.broadcast_to(frozen, (*found.shape[:-1], frozen.shape[-1])), found], axis=-1)
+
+    def minimum(self, design: Array, y: Array, start: Array) -> Array:
+        """The minimisers for features and one-hot labels (or targets), as the network lays them out."""
+        alpha, width, weights = self.model.alpha(self.head.inputs), self.head.inputs, self.counts(y)
+        if not self.several:
+            return minimise(design, y[..., self.column], weights, alpha, self.loss, start)
+        if self.model.softmax:
+            labels = y[..., : self.head.outputs]
+            return in_layout(minimise_classes(design, labels, weights, alpha, self.model.pin), width)
+        begin = np.moveaxis(self.by_class(start), -2, 0)
+        each = [minimise(design, y[..., k], weights, alpha, self.loss, at) for k, at in enumerate(begin)]
+        return in_layout(np.stack(each, axis=-2), width)

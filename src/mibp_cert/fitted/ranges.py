@@ -26,11 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.fitted.ball import ball
+from mibp_cert.fitted.bounded import Bounded
 from mibp_cert.fitted.dual import Dual, Ranges
 from mibp_cert.fitted.ellipsoid import Ellipsoids
 from mibp_cert.fitted.losses import EPS, ScoreLoss
@@ -77,7 +79,7 @@ CUTS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Problem(Bounded):
     """What is bounded: the table, its loss, the computed minimiser `c` of the data as handed in, its tilt, and its scores there:
     where the proof starts from. (Noise to one side has another middle than these data.)"""
 
@@ -90,6 +92,9 @@ class Problem:
     """Many rows: scores are bounded by ellipsoids with multipliers that all queries share (`fitted.ellipsoid`)."""
     told: Callable[[], None] | None = None
     """Called for every round of bounds."""
+
+    def telling(self, told: Callable[[], None]) -> Self:
+        return replace(self, told=told)
 
     @property
     def cells(self) -> int:
@@ -204,11 +209,17 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
     return Ranges(*pairs[0], *pairs[1], tuple(pairs[2:]))
 
 
-def prove(problem: Problem) -> Ranges | None:
+def prove(problem: Bounded) -> Ranges | None:
     """Ranges that no minimiser of the family leaves, as small as may be; None if none could be proven. Where shared multipliers
     prove nothing, every row gets its own; exits are cut where plain bounds fail; the last resort is strong convexity."""
+    if problem.parts:
+        proven = [prove(part) for part in problem.parts]
+        every = [ranges for ranges in proven if ranges is not None]
+        return problem.joined(every) if len(every) == len(proven) else None
     search = Search(problem)
     found, hope = search.repeated()
+    if not isinstance(problem, Problem):
+        return None if found is None else tighten(problem, found)
     if found is None and problem.shared and problem.cells <= MOST_CELLS:
         found, _ = Search(replace(problem, shared=False)).repeated()
     if found is None and hope and problem.small:
@@ -221,7 +232,7 @@ def prove(problem: Problem) -> Ranges | None:
 class Search:
     """Hypotheses, from first-order radii around the clean minimiser."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Bounded) -> None:
         self.problem, self.start = problem, problem.point()
         self.centre, _ = _flat(self.start)
         below, above = _flat(problem.bounds(self.start, rounds=1))
@@ -262,6 +273,7 @@ class Search:
 
     def cut(self) -> Ranges | None:
         """Ends that fail are assumed to be reached; those that still fail move out."""
+        assert isinstance(self.problem, Problem)
         low, high = self._ends(*self.first, CUT_FIRST)
         fewest, last, work = len(low) * 2 + 1, 0, 0
         for attempt in range(ATTEMPTS):
@@ -316,9 +328,15 @@ def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> li
     return left
 
 
-def tighten(problem: Problem, ranges: Ranges, rounds: int = 3) -> Ranges:
+def tighten(problem: Bounded, ranges: Ranges, rounds: int = 3) -> Ranges:
     """Smaller ranges, from ranges that are proven."""
+    if problem.parts:
+        pairs = zip(problem.parts, problem.split(ranges), strict=True)
+        return problem.joined([tighten(part, own, rounds) for part, own in pairs])
     for _ in range(rounds):
-        (low, high), (below, above) = _flat(ranges), _flat(problem.bounds(ranges))
+        low, high = _flat(ranges)
+        if (high - low <= 1e-9 * (1.0 + np.abs(low) + np.abs(high))).all():
+            break  # nothing is in doubt but the last digits
+        below, above = _flat(problem.bounds(ranges))
         ranges = _like(ranges, np.fmax(low, below), np.fmin(high, above))
     return ranges

@@ -43,6 +43,10 @@ def explain_ends(run: CertifiedRun, x: Array, sign: Array) -> Explanation:
         raise UserError("Bounds of trainings in steps are not taken apart; ask mc.blame(run), or certify_fit a model.")
     (step,) = run.request.plan.steps
     assert isinstance(step, FitStep)
+    if step.several:
+        raise UserError(
+            "Bounds of fitted models with three or more classes are not taken apart so far: ask about two of them."
+        )
     clean = Clean.of(step, run.request.members, run.bounds.frozen)
     a = sign[:, None] * step.design(run.bounds.lower, x)
     problem, ranges = run.bounds.problem, run.bounds.ranges

@@ -126,11 +126,14 @@ def fitted_words(model: Fitted) -> str:
 
     >>> fitted_words(Fitted(C=0.5))
     'at the minimum of the loss cross-entropy with C = 0.5'
+    >>> fitted_words(Fitted(multi="one-versus-rest"))
+    'at the minimum of the loss cross-entropy with C = 1, one-versus-rest'
     """
     intercept = "" if model.fit_intercept else ", no intercept"
     intercept = ", intercept penalised" if model.fit_intercept and model.penalise_intercept else intercept
+    several = "" if model.multi is None else f", {model.multi}"
     behind = "" if model.features is None else f", behind {model.features.words}"
-    return f"at the minimum of the loss {model.loss} with C = {model.C:g}{intercept}{behind}"
+    return f"at the minimum of the loss {model.loss} with C = {model.C:g}{several}{intercept}{behind}"
 
 
 def warnings(run: CertifiedRun) -> list[str]:

@@ -54,6 +54,8 @@ def check(
     """What is wrong with a stored set, in sentences, and for how many datasets the minimiser could be enclosed."""
     if threat.clean.there is not None or (step.weights == 0).any():
         raise UnsupportedOperation("there is no second rule for rows that come and go")
+    if step.several:
+        raise UnsupportedOperation("there is no second rule for fitted models of three or more classes")
     found, enclosed = list[str](), 0
     frozen = arrays["lower"][: step.layout.size - step.fitted]
     with flint.ctx.workprec(BITS):

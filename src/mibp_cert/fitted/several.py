@@ -1,0 +1,214 @@
+"""Problems of several classes: softmax, whose classes hang together, and one-versus-rest, in which each class has a problem of
+its own.
+
+*Softmax* (`fitted.softmax`): ranges hold the parameters as the network lays them out and, as scores, the differences `z_k −
+z_l` of every row, for all pairs `k < l`.
+
+*One-versus-rest*: class `k` against all others has the minimiser `θ_k` of a problem with two classes, which knows nothing of
+the other problems: each is proven on its own. A query `Σ_k a_k·θ_k` is at most the sum of the bounds of its parts, since every
+dataset has to obey each of these; and at most the bound of all classes at once (`fitted.rest`), which pays for a cell's noise
+only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.errors import UserError
+from mibp_cert.fitted.bounded import Bounded
+from mibp_cert.fitted.classes import Box, by_class, in_layout, pairs_of
+from mibp_cert.fitted.dual import Known, Ranges
+from mibp_cert.fitted.losses import EPS
+from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.rest import RestKnown
+from mibp_cert.fitted.softmax import ClassDual, ClassKnown
+from mibp_cert.fitted.table import Array, Rows, Table
+
+Mask = NDArray[np.bool_]
+
+
+def with_classes(tables: Sequence[Table]) -> Table:
+    """One table with targets for every class (rows × K), from tables that differ in their targets only."""
+
+    def merged(parts: Sequence[Rows]) -> Rows:
+        return replace(parts[0], y=np.stack([r.y for r in parts], axis=-1), q=np.stack([r.q for r in parts], axis=-1))
+
+    budgets = tuple(
+        replace(first, by=merged([table.budgets[k].by for table in tables]))
+        for k, first in enumerate(tables[0].budgets)
+    )
+    return replace(tables[0], rows=merged([table.rows for table in tables]), budgets=budgets)
+
+
+def check_several(tables: Sequence[Table], weights: Array, there: Mask | None) -> None:
+    """Raise `UserError` for what is known of two classes only; `weights`: of every row, by label."""
+    if there is not None:
+        raise UserError(
+            "Rows that come or go (Removed, Added) are known for fitted models of numbers and of two classes, not of three or "
+            "more: leave these threats out, or join classes."
+        )
+    differ = bool((weights != weights[:, :1]).any())
+    if differ and any(rows.q.any() for t in tables for rows in (t.rows, *(budget.by for budget in t.budgets))):
+        raise UserError(
+            "Wrong labels beside class_weight are known for two classes, not for three or more: leave out class_weight, or the "
+            "doubt about labels."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxProblem(Bounded):
+    """What is bounded: the table with targets for every class, the pin, the computed minimiser `c` with its tilt, and its scores
+    (rows × K) on the data as handed in."""
+
+    table: Table
+    pin: float
+    c: Array
+    tau: Array
+    s: Array
+    width: int
+    """Weights of a class."""
+    told: Callable[[], None] | None = None
+
+    def telling(self, told: Callable[[], None]) -> Self:
+        return replace(self, told=told)
+
+    @property
+    def classes(self) -> int:
+        return int(self.s.shape[1])
+
+    @property
+    def _pairs(self) -> Array:
+        return pairs_of(self.classes)
+
+    def _by_class(self, flat: Array) -> Array:
+        return by_class(flat, self.classes, self.width)
+
+    def point(self) -> Ranges:
+        by, c = [], self._by_class(self.c)
+        for budget in self.table.budgets:
+            itself = (budget.scaled & (budget.rows >= 0))[:, None]
+            s = np.where(itself, self.s[np.maximum(budget.rows, 0)], budget.by.x @ c.T)
+            by.append(((s @ self._pairs.T).ravel(),) * 2)
+        s = (self.s @ self._pairs.T).ravel()
+        return Ranges(self.c, self.c, s, s, tuple(by))
+
+    def slip(self) -> Array:
+        rows, c = [self.table.rows, *(budget.by for budget in self.table.budgets)], np.abs(self._by_class(self.c))
+        far = [((np.abs(part.x) @ c.T + part.reach_of(c).T) @ np.abs(self._pairs).T).ravel() for part in rows]
+        return np.asarray(8.0 * (c.shape[1] + 8) * EPS * np.concatenate([np.zeros(len(self.c)), *far]))
+
+    def _dual(self, ranges: Ranges, rounds: int) -> ClassDual:
+        box = Box(*(self._by_class(part) for part in (ranges.middle, ranges.radius, ranges.reach)))
+        known = ClassKnown(self.table.rows, ranges.s_low, ranges.s_high, box)
+        others = [ClassKnown(b.by, *ends, box) for b, ends in zip(self.table.budgets, ranges.by, strict=True)]
+        return ClassDual(self.table, self.pin, box, self._by_class(self.tau).ravel(), known, others, rounds)
+
+    def _asked(self, x: Array) -> Array:
+        """Queries for the differences of all scores of these rows, (rows · pairs × KP)."""
+        return np.asarray(np.einsum("dk,np->ndkp", self._pairs, x).reshape(len(x) * len(self._pairs), -1))
+
+    def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
+        if self.told is not None:
+            self.told()
+        rows, k = self.table.rows, self.classes
+        doubt = (
+            rows.r.any() or rows.q.any() or rows.j is not None or rows.pieces or self.table.blocks or self.table.budgets
+        )
+        dual = self._dual(ranges, rounds if doubt else 0)
+        eye, asked = np.eye(len(self.c)), self._asked(rows.x)
+        own = np.arange(len(asked), dtype=np.intp)
+        low, high = (in_layout(end.reshape(k, -1), self.width) for end in (-dual.upper(-eye), dual.upper(eye)))
+        ends = [(low, high), (-dual.upper(-asked, own, -1.0), dual.upper(asked, own))]
+        between = np.abs(self._pairs @ dual.box.middle) + np.abs(self._pairs) @ dual.box.radius  # |θ_k − θ_l|
+        for budget in self.table.budgets:
+            other, more = (
+                self._asked(budget.by.x),
+                budget.by.reach_of(between).T.ravel() * (1.0 + 8.0 * EPS * len(self.c)),
+            )
+            ends.append((-dual.upper(-other) - more, dual.upper(other) + more))
+        return Ranges(*ends[0], *ends[1], tuple(ends[2:]))
+
+    def upper(self, ranges: Ranges, a: Array) -> Array:
+        return self._dual(ranges, 3).upper(self._by_class(a).reshape(len(a), -1))
+
+
+@dataclass(frozen=True, eq=False)
+class OneVersusRest(Bounded):
+    """One problem for every class."""
+
+    each: tuple[Problem, ...]
+    width: int
+
+    def telling(self, told: Callable[[], None]) -> Self:
+        return replace(self, each=tuple(problem.telling(told) for problem in self.each))
+
+    @property
+    def c(self) -> Array:  # type: ignore[override]
+        return in_layout(np.stack([problem.c for problem in self.each]), self.width)
+
+    @property
+    def tau(self) -> Array:  # type: ignore[override]
+        return in_layout(np.stack([problem.tau for problem in self.each]), self.width)
+
+    @property
+    def parts(self) -> Sequence[Bounded]:
+        return self.each
+
+    def joined(self, found: Sequence[Ranges]) -> Ranges:
+        low, high = (in_layout(np.stack([getattr(z, end) for z in found]), self.width) for end in ("low", "high"))
+        s_low, s_high = (np.concatenate([getattr(z, end) for z in found]) for end in ("s_low", "s_high"))
+        return Ranges(low, high, s_low, s_high, tuple(ends for z in found for ends in z.by))
+
+    def split(self, ranges: Ranges) -> Sequence[Ranges]:
+        k = len(self.each)
+        low, high = (by_class(end, k, self.width) for end in (ranges.low, ranges.high))
+        s_low, s_high = np.split(ranges.s_low, k), np.split(ranges.s_high, k)
+        budgets = len(ranges.by) // k
+        by = [ranges.by[i * budgets : (i + 1) * budgets] for i in range(k)]
+        return [Ranges(*ends) for ends in zip(low, high, s_low, s_high, by, strict=True)]
+
+    def point(self) -> Ranges:
+        return self.joined([problem.point() for problem in self.each])
+
+    def slip(self) -> Array:
+        raise NotImplementedError
+
+    def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
+        pairs = zip(self.each, self.split(ranges), strict=True)
+        return self.joined([problem.bounds(own, rounds) for problem, own in pairs])
+
+    def _dual(self, ranges: Ranges) -> ClassDual:
+        """All classes at once."""
+        table, parts = with_classes([problem.table for problem in self.each]), self.split(ranges)
+        box = Box(*(by_class(part, len(parts), self.width) for part in (ranges.middle, ranges.radius, ranges.reach)))
+        pairs = list(zip(self.each, parts, strict=True))
+        known = [Known(one.loss, one.table.rows, z.s_low, z.s_high, z) for one, z in pairs]
+        others = [
+            RestKnown(budget.by, [Known(one.loss, one.table.budgets[b].by, *z.by[b], z) for one, z in pairs], box)
+            for b, budget in enumerate(table.budgets)
+        ]
+        tau = by_class(self.tau, len(parts), self.width).ravel()
+        return ClassDual(table, 0.0, box, tau, RestKnown(table.rows, known, box), others, 3)
+
+    def upper(self, ranges: Ranges, a: Array) -> Array:
+        apart, queries = self._apart(ranges, a), by_class(a, len(self.each), self.width)
+        several = np.flatnonzero(queries.any(axis=2).sum(axis=1) > 1)
+        together = self._dual(ranges).upper(queries[several].reshape(len(several), -1))
+        apart[several] = np.fmin(apart[several], together)
+        return apart
+
+    def _apart(self, ranges: Ranges, a: Array) -> Array:
+        """The sum of the bounds of the classes' own problems."""
+        total, size = np.zeros(len(a)), np.zeros(len(a))
+        queries = np.moveaxis(by_class(a, len(self.each), self.width), 1, 0)
+        for problem, own, part in zip(self.each, self.split(ranges), queries, strict=True):
+            asked = np.flatnonzero(part.any(axis=1))
+            found = problem.upper(own, part[asked])
+            total[asked] += found
+            size[asked] += np.abs(found)
+        return total + 4.0 * len(self.each) * EPS * size

@@ -1,0 +1,139 @@
+"""Three or more classes beside weights, frozen features and run directories; and what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import mibp_cert as mc
+from fits import attacked, table
+from mibp_cert import Budget, Dataset, Fitted, FrozenLayers, LabelFlips, LInf, Network, Split, UserError, certify_fit
+from mibp_cert.certify.attack import AttackSettings
+from mibp_cert.data import iris
+from mibp_cert.errors import Diverged, SoundnessError
+from mibp_cert.fitted import FitStep, engine
+from mibp_cert.store.verify import AuditSettings, verify
+from mibp_cert.threats import Added, Removed
+from test_archive import same
+
+QUICK = AttackSettings(members=4, points=6, parameters=4, rounds=1)
+REST = "one-versus-rest"
+MODELS = [Fitted(C=0.1), Fitted(C=0.1, multi=REST), Fitted("squared-hinge", C=0.01)]
+WEIGHTS = np.array([0.0, 1.0, 2.0, 0.5, 1.0, 0.0, 1.5, 1.0, 1.0, 0.1, 1.0, 1.0, 3.0, 1.0, 2.0])
+BY_CLASS = {0: 2.0, 1: 0.5, 2: 1.25}
+
+
+def split_of(rows: int = 15) -> Split:
+    train = table("cross-entropy", rows, classes=3)
+    return Split("survey", train, test=table("cross-entropy", 6, 50, like=train, classes=3))
+
+
+def outside(run: Any) -> float:
+    """How far models that were really fitted, to sampled and attacked datasets, are outside of the bounds."""
+    (step,) = run.request.plan.steps
+    assert isinstance(step, FitStep)
+    _, _, theta = attacked(step, run.request.members, samples=20, rounds=1)
+    return float(np.maximum(run.bounds.lower - theta, theta - run.bounds.upper).max())
+
+
+# Weights --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [None, "balanced", {0: 0.5, 2: 3.0}])
+def test_weights_are_those_of_scikit_learn(how: Any) -> None:
+    data, rng = iris(1).train, np.random.default_rng(0)
+    w = rng.choice([0.0, 0.5, 1.0, 4.0], size=len(data))
+    mine = mc.CertifiedLogisticRegression(C=0.7, class_weight=how).fit(data.x, data.y, sample_weight=w)
+    theirs = LogisticRegression(C=0.7, class_weight=how, tol=1e-12, solver="newton-cholesky")
+    theirs.fit(data.x, data.y, sample_weight=w)
+    np.testing.assert_allclose(mine.coef_, theirs.coef_, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(mine.intercept_, theirs.intercept_, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_weighted_fits_lie_in_their_bounds(model: Fitted) -> None:
+    """Weights of rows, 0 among them, beside noise, wrong labels and wrong rows; weights of classes beside the last."""
+    wrong = Budget(LInf({"income": 3.0}), rows=1)
+    for threat in (LInf({"income": 0.3}), LabelFlips(1), wrong):
+        run = certify_fit(split_of(), threat, model, sample_weight=WEIGHTS, attack_settings=QUICK)
+        assert outside(run) <= 0.0
+    own = engine.replace(model, C=0.3 * model.C, class_weight=BY_CLASS)
+    assert outside(certify_fit(split_of(), wrong, own, sample_weight=WEIGHTS, attack_settings=QUICK)) <= 0.0
+    some = np.flatnonzero(WEIGHTS)
+    clean = certify_fit(split_of().train.take(some), None, model, sample_weight=WEIGHTS[some])
+    np.testing.assert_allclose(run.theta, clean.theta, atol=1e-9)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_table_without_its_weights_is_noticed(model: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = engine.table_of
+    monkeypatch.setattr(engine, "table_of", lambda n, c, w, a: original(n, c, np.sqrt(w), a))
+    with pytest.raises((SoundnessError, Diverged)):
+        certify_fit(split_of(), LInf({"income": 0.3}), model, sample_weight=WEIGHTS, attacked=False)
+
+
+# Features and run directories ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_fits_behind_frozen_layers_lie_in_their_bounds(model: Fitted) -> None:
+    train = split_of().train
+    network = Network.mlp([train.features, 4, 1])
+    own = engine.replace(model, features=FrozenLayers(network, network.initialise(0), layers=2))
+    for threat in (LInf({"income": 0.1}), LabelFlips(1)):
+        run = certify_fit(train, threat, own, sample_weight=WEIGHTS, attack_settings=QUICK)
+        assert outside(run) <= 0.0
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_stored_run_gives_the_same_answers(model: Fitted, tmp_path: Path) -> None:
+    """All of it holds again, but for the second opinion, which knows no several classes and says so."""
+    run = certify_fit(split_of(), LInf({"income": 0.1}), model, attack_settings=QUICK, run_dir=tmp_path)
+    assert same(run, mc.load_run(tmp_path))
+    x = run.data.tested.x
+    assert np.array_equal(run.certify(x).margin, mc.load_run(tmp_path).certify(x).margin)
+    checks = {check.name: check for check in verify(tmp_path, AuditSettings(points=2, parameters=1, members=5))}
+    assert checks.pop("second opinion").holds is None
+    assert all(check.holds for check in checks.values()), checks
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("threat", [Removed(1), LInf(0.01) & Removed(2), Added(1, {})])
+def test_rows_that_come_and_go_are_refused(model: Fitted, threat: Any) -> None:
+    with pytest.raises(UserError, match=r"Rows that come or go .* not of three or more"):
+        certify_fit(split_of(), threat, model)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("threat", [LabelFlips(), LabelFlips(2), Budget(LabelFlips() & LInf(0.1), rows=1)])
+def test_wrong_labels_beside_weights_of_classes_are_refused(model: Fitted, threat: Any) -> None:
+    with pytest.raises(UserError, match="Wrong labels beside class_weight"):
+        certify_fit(split_of(), threat, engine.replace(model, class_weight=BY_CLASS))
+    same_for_all = dict.fromkeys(BY_CLASS, 0.5)  # these depend on no label
+    if threat.words() == LabelFlips(2).words():
+        run = certify_fit(split_of(), threat, engine.replace(model, class_weight=same_for_all), attack_settings=QUICK)
+        assert outside(run) <= 0.0
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_questions_that_take_bounds_apart_are_refused(model: Fitted) -> None:
+    run = certify_fit(split_of(), LInf({"income": 0.3}), model, attacked=False)
+    for ask in (lambda: mc.explain(run, run.data.tested.x), lambda: mc.blame(run, [0])):
+        with pytest.raises(UserError, match="three or more classes are not taken apart"):
+            ask()
+
+
+def test_many_rows_and_classes_without_rows_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    data = Dataset.of(rng.normal(size=(3000, 4)), np.arange(3000) % 3)
+    with pytest.raises(UserError, match=r"With 3 classes.*at most about 1400 rows"):
+        certify_fit(data, LInf(0.01))
+    with pytest.raises(UserError, match="No training row has the class 2"):
+        certify_fit(data.take(np.arange(9)), LInf(0.01), sample_weight=(np.arange(9) % 3 < 2).astype(float))
