@@ -67,7 +67,6 @@ class FittedSet(ParameterSet):
         return found
 
 
-@final
 class DualEngine(Engine):
     """See the module's text."""
 
@@ -82,17 +81,29 @@ class DualEngine(Engine):
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
         if not isinstance(step, FitStep):
-            raise UserError("The engine 'dual' bounds fitted models; choose another engine for a training in steps.")
+            raise UserError(f"The engine '{self.name}' bounds fitted models; choose another engine for a training in steps.")
         start = time.perf_counter()
         frozen = state.lower[: step.layout.size - step.fitted]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
             problem = problem_of(step, threat, frozen)
             ranges = prove(problem)
             if ranges is not None:
-                ranges = tighten(problem, ranges)
+                ranges = self.tightened(problem, tighten(problem, ranges))
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_UNPROVEN)
         return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
+
+    def never(self, state: FittedSet, a: Array, v: float) -> bool:
+        """Is `a·θ < v` for every minimiser? True is proven; the closed form left it open."""
+        return state.problem.small and not state.problem.reaches(state.ranges, a, v)
+
+    def finer(self, state: FittedSet, a: Array) -> Array:
+        """Upper bounds of `a·θ` beside those of the closed form."""
+        return np.full(len(a), np.inf)
+
+    def tightened(self, problem: Problem, ranges: Ranges) -> Ranges:
+        """Smaller ranges, from proven ones."""
+        return ranges
 
     def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
         raise UserError("Fitted models are not kept in run directories yet.")
@@ -120,9 +131,14 @@ class DualEngine(Engine):
         if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
-            for i in np.flatnonzero(near) if problem.small else ():
-                if not problem.reaches(z, -flat[i], float(base[i] - extra[i])):
+            for i in np.flatnonzero(near):
+                if self.never(state, -flat[i], float(base[i] - extra[i])):
                     low[i] = LEAST
+        else:
+            sides = np.concatenate([-flat[asked], flat[asked]])
+            ends = np.split(self.finer(state, sides), 2)
+            low[asked] = np.fmax(low[asked], base[asked] - ends[0] - extra[asked])
+            high[asked] = np.fmin(high[asked], base[asked] + ends[1] + extra[asked])
         ends = Interval(low.reshape(offset.shape), high.reshape(offset.shape))
         return ends, StepReport(seconds=time.perf_counter() - start)
 

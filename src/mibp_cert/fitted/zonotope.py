@@ -16,7 +16,7 @@ A replaced row costs at most `ω_i P_i + |ω_i| F_i + Σ_j |u_j| D_ij + Σ_j R'_
 `κ_i`: `P_i = w'm' − wm + (w' − w)κ x_i·θ̄`, `F_i = w'b' − wb + |w' − w|κ|x_i|·δθ + w'κR'_i·δθ`, `D_ij = w'R'_ij δψ'_i`.
 
 **Exit cut.** Where some query *is* at its end, `a·θ ≥ v`, every other one satisfies `b·θ ≤ min_{ν ≥ 0} h(b + νa) − νv`. Any
-`ν` gives a bound.
+`ν ≥ 0` gives a bound; any `ν` at all where `a·θ = v`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Zonotope:
             for budget, ends in zip(table.budgets, ranges.by, strict=True)
         ]
 
-    def bounds(self, a: Array | None = None, v: float = 0.0) -> Ranges:
-        """Ranges of parameters and scores (within those known), given `a·θ ≥ v` if there is an `a`."""
+    def bounds(self, a: Array | None = None, v: float = 0.0, *, equal: bool = False) -> Ranges:
+        """Ranges of parameters and scores (within those known), given `a·θ ≥ v` (or `= v`) if there is an `a`."""
         if not all(costs.usable for costs in self.budgets):
             return self.ranges
         z, rows = self.ranges, self.table.rows
@@ -107,7 +107,7 @@ class Zonotope:
             more = budget.by.reach_of(z.reach[None, :])[0]
             extra[start : start + 2 * len(more)] = np.concatenate([more, more])
             start += 2 * len(more)
-        up = self._upper(queries, offset, extra, a, v)
+        up = self._upper(queries, offset, extra, a, v, -np.inf if equal else 0.0)
         ends, at = [], 0
         for size in [len(side) for side in sides[::2]]:
             ends.append((-up[at + size : at + 2 * size], up[at : at + size]))
@@ -121,12 +121,12 @@ class Zonotope:
             both[k] = np.where(keep, known[k][0], both[k][0]), np.where(keep, known[k][1], both[k][1])
         return Ranges(*both[0], *both[1], tuple(both[2:]))
 
-    def _upper(self, b: Array, offset: Array, extra: Array, a: Array | None, v: float) -> Array:
+    def _upper(self, b: Array, offset: Array, extra: Array, a: Array | None, v: float, least: float) -> Array:
         base = b @ self.g.T + offset
         if a is None:
             return self._value(b, base, extra, 0.0)
         q, shift = self.g @ a, float(a @ self.c) - v
-        guess = _median(base, q, shift)
+        guess = _median(base, q, shift, least)
         best = np.full(len(b), np.inf)
         for share in SHARES:
             nu = share * guess
@@ -209,8 +209,8 @@ def _largest(rows: Rows, table: Table | None) -> Array:
     return total
 
 
-def _median(p: Array, q: Array, shift: float) -> Array:
-    """The `ν ≥ 0` that minimises `ν·shift + Σ_k |p_k + νq_k|`, for every row of `p`: a weighted median of the kinks."""
+def _median(p: Array, q: Array, shift: float, least: float) -> Array:
+    """The `ν ≥ least` that minimises `ν·shift + Σ_k |p_k + νq_k|`, for every row of `p`: a weighted median of the kinks."""
     on = np.flatnonzero(q)
     if not len(on):
         return np.zeros(len(p))
@@ -220,4 +220,4 @@ def _median(p: Array, q: Array, shift: float) -> Array:
     slope = shift - weights.sum(axis=1, keepdims=True) + 2.0 * np.cumsum(weights, axis=1)
     first = np.where((slope >= 0).any(axis=1), np.argmax(slope >= 0, axis=1), points.shape[1] - 1)
     best = np.take_along_axis(np.take_along_axis(points, order, axis=1), first[:, None], axis=1)[:, 0]
-    return np.maximum(best, 0.0)
+    return np.maximum(best, least)

@@ -1,0 +1,56 @@
+"""The engine `lp`: as `dual`, and what that leaves open by linear programs and by cases.
+
+Ranges are proven in the same way. Ends of parameters and of outputs are then those of the linear program (`fitted.linear`), where
+they are closer; an output whose sign is left open is decided by cases (`fitted.branch`). Programs are limited by iterations and
+cases by their number, not by seconds: runs repeat. No word of a solver is taken, so that bounds stay `rounding-safe`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+
+from mibp_cert.engines import Engine, EngineSettings
+from mibp_cert.fitted.branch import never
+from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.engine import DualEngine, FittedSet
+from mibp_cert.fitted.linear import Relaxation
+from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.table import Array
+from mibp_cert.solvers import solver_named
+
+
+@final
+class LpEngine(DualEngine):
+    """See the module's text."""
+
+    name = prediction = "lp"
+
+    @classmethod
+    def check_settings(cls, settings: EngineSettings) -> None:
+        super().check_settings(settings)
+        solver_named("highs")
+
+    def validating(self) -> Engine:
+        return DualEngine()
+
+    def never(self, state: FittedSet, a: Array, v: float) -> bool:
+        return never(state.problem, state.ranges, a, v)
+
+    def finer(self, state: FittedSet, a: Array) -> Array:
+        return program_bounds(state.problem, state.ranges, a)
+
+    def tightened(self, problem: Problem, ranges: Ranges) -> Ranges:
+        eye = np.eye(len(problem.c))
+        below, above = np.split(program_bounds(problem, ranges, np.concatenate([-eye, eye])), 2)
+        return replace(ranges, low=np.fmax(ranges.low, -below), high=np.fmin(ranges.high, above))
+
+
+def program_bounds(problem: Problem, ranges: Ranges, a: Array) -> Array:
+    """Upper bounds of `a·θ` by the linear program; infinite where that is too large."""
+    if not Relaxation.fits(problem.table):
+        return np.full(len(a), np.inf)
+    program = Relaxation(problem.table, problem.loss, ranges, problem.tau)
+    return program.upper(program.of_parameters(a))
