@@ -30,9 +30,9 @@ from mibp_cert.fitted.ranges import Problem
 from mibp_cert.fitted.table import Array, Rows
 from mibp_cert.fitted.zonotope import Zonotope
 
-DEPTH = 10
+DEPTH = 8
 """Cuts, one in the other, after which a query is given up."""
-CASES = 200
+CASES = 100
 """Cases that a query may take."""
 SHRINKS = 3
 """How often ranges shrink before a case is cut."""

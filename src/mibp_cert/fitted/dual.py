@@ -33,6 +33,7 @@ less than `4Nε·T`; that is added.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -214,9 +215,14 @@ class Known:
         rise = loss.psi(rows.y, high) - loss.psi(rows.y, low)
         flat = loss.slope(rows.y, 0.5 * (low + high))
         self.secant = np.where(tiny, flat, rise / np.where(tiny, 1.0, high - low))
-        self.touch = (loss.touching(rows.y, low, high), loss.touching(loss.mirrored(rows.y), -high, -low))
         if rows.j is not None:
             self._along = rows.j @ ranges.middle, np.abs(rows.j) @ ranges.radius
+
+    @cached_property
+    def touch(self) -> tuple[Array, Array]:
+        """Where the envelopes of `ψ` begin to be `ψ` itself."""
+        y, loss = self.rows.y, self.loss
+        return loss.touching(y, self.low, self.high), loss.touching(loss.mirrored(y), -self.high, -self.low)
 
     def hessian(self, alpha: Array) -> Array:
         x = self.rows.x
