@@ -86,6 +86,7 @@ def certify_fit(
     model: Fitted | None = None,
     engine: str = "dual",
     *,
+    solver: SolverSettings | None = None,
     test_threat: Threat | None = None,
     attack_settings: AttackSettings | None = None,
     attacked: bool = True,
@@ -93,7 +94,9 @@ def certify_fit(
 ) -> CertifiedRun:
     """Fit on every dataset that the threat allows, at once: bounds that contain the minimiser for each of them.
 
-    No seed, batch or number of steps is part of the certificate; scaling, features and `C` are fixed.
+    No seed, batch or number of steps is part of the certificate; scaling, features and `C` are fixed. What the closed form
+    (`engine="dual"`) leaves open, linear programs and cases may decide (`"lp"`), or on small tables a solver (`"mibp"`, with
+    `solver` saying which).
 
     >>> from mibp_cert import LInf, two_moons
     >>> run = certify_fit(two_moons(0), LInf(0.01), Fitted(C=1.0))
@@ -108,7 +111,7 @@ def certify_fit(
         threat,
         model,
         engine,
-        EngineSettings(),
+        EngineSettings(solver or SolverSettings()),
         engine,
         Selection(),
         model.start(split.train),

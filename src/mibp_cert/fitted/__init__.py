@@ -3,10 +3,11 @@
 from mibp_cert.engines import Engine
 from mibp_cert.fitted.attack import adjoint
 from mibp_cert.fitted.engine import DualEngine, FittedSet
+from mibp_cert.fitted.exact import FitMibpEngine
 from mibp_cert.fitted.features import RandomFeatures
 from mibp_cert.fitted.losses import SCORE_LOSSES
 from mibp_cert.fitted.lp import LpEngine
 from mibp_cert.fitted.model import MODELS, REGRESSIONS, FitStep, Fitted
 
-FITTED: dict[str, type[Engine]] = {engine.name: engine for engine in (DualEngine, LpEngine)}
+FITTED: dict[str, type[Engine]] = {engine.name: engine for engine in (DualEngine, LpEngine, FitMibpEngine)}
 """Every engine for fitted models."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -47,17 +47,20 @@ class FittedSet(ParameterSet):
     problem: Problem
     ranges: Ranges
     frozen: Array
+    exact: Any = None
+    """What the engine knows beside: the program of the fit, where it asks a solver."""
 
     @classmethod
-    def of(cls, problem: Problem, ranges: Ranges, frozen: Array) -> FittedSet:
-        return cls(np.append(frozen, ranges.low), np.append(frozen, ranges.high), problem, ranges, frozen)
+    def of(cls, problem: Problem, ranges: Ranges, frozen: Array, exact: Any = None) -> FittedSet:
+        return cls(np.append(frozen, ranges.low), np.append(frozen, ranges.high), problem, ranges, frozen, exact)
 
     def first(self, count: int) -> FittedSet:
         return self
 
     def within_box(self, other: ParameterSet) -> FittedSet:
         both, k = self.meet(other), len(self.frozen)
-        return FittedSet.of(self.problem, replace(self.ranges, low=both.lower[k:], high=both.upper[k:]), self.frozen)
+        ranges = replace(self.ranges, low=both.lower[k:], high=both.upper[k:])
+        return FittedSet.of(self.problem, ranges, self.frozen, self.exact)
 
     def arrays(self) -> dict[str, Array]:
         z = self.ranges
@@ -88,10 +91,11 @@ class DualEngine(Engine):
             problem = problem_of(step, threat, frozen)
             ranges = prove(problem)
             if ranges is not None:
-                ranges = self.tightened(problem, tighten(problem, ranges))
+                ranges = tighten(problem, ranges)
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_UNPROVEN)
-        return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
+        found = self.narrowed(FittedSet.of(problem, ranges, frozen), step, threat)
+        return found, StepReport(seconds=time.perf_counter() - start)
 
     def never(self, state: FittedSet, a: Array, v: float) -> bool:
         """Is `a·θ < v` for every minimiser? True is proven; the closed form left it open."""
@@ -101,9 +105,9 @@ class DualEngine(Engine):
         """Upper bounds of `a·θ` beside those of the closed form."""
         return np.full(len(a), np.inf)
 
-    def tightened(self, problem: Problem, ranges: Ranges) -> Ranges:
-        """Smaller ranges, from proven ones."""
-        return ranges
+    def narrowed(self, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
+        """The set with smaller ranges, from proven ones."""
+        return state
 
     def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
         raise UserError("Fitted models are not kept in run directories yet.")

@@ -7,8 +7,8 @@ cases by their number, not by seconds: runs repeat. No word of a solver is taken
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import final
 
 import numpy as np
 
@@ -17,12 +17,13 @@ from mibp_cert.fitted.branch import never
 from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.engine import DualEngine, FittedSet
 from mibp_cert.fitted.linear import Relaxation
+from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.ranges import Problem
 from mibp_cert.fitted.table import Array
+from mibp_cert.sets import ThreatSet
 from mibp_cert.solvers import solver_named
 
 
-@final
 class LpEngine(DualEngine):
     """See the module's text."""
 
@@ -42,10 +43,16 @@ class LpEngine(DualEngine):
     def finer(self, state: FittedSet, a: Array) -> Array:
         return program_bounds(state.problem, state.ranges, a)
 
-    def tightened(self, problem: Problem, ranges: Ranges) -> Ranges:
-        eye = np.eye(len(problem.c))
-        below, above = np.split(program_bounds(problem, ranges, np.concatenate([-eye, eye])), 2)
-        return replace(ranges, low=np.fmax(ranges.low, -below), high=np.fmin(ranges.high, above))
+    def narrowed(self, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
+        return within(state, lambda a: program_bounds(state.problem, state.ranges, a))
+
+
+def within(state: FittedSet, upper: Callable[[Array], Array]) -> FittedSet:
+    """The set with its parameters between bounds of their own."""
+    z, eye = state.ranges, np.eye(len(state.problem.c))
+    below, above = np.split(upper(np.concatenate([-eye, eye])), 2)
+    ranges = replace(z, low=np.fmax(z.low, -below), high=np.fmin(z.high, above))
+    return FittedSet.of(state.problem, ranges, state.frozen, state.exact)
 
 
 def program_bounds(problem: Problem, ranges: Ranges, a: Array) -> Array:

@@ -1,0 +1,333 @@
+"""Tier 3, the engine `mibp` for fitted models: stationarity as a mixed-integer bilinear program.
+
+Over the exact view of the threat (`sets`: labels, categories, answers that are missing and rows under a budget are binaries), with
+variables for parameters, scores and `ψ` in their proven ranges,
+
+    α∘θ + Σ_i w_i ψ_i x_i = tilt,   |tilt_j| ≤ τ_j;      s_i = x_i·θ;      products `x_ij θ_j` and `x_ij ψ_i` of cells in doubt,
+
+`ψ_i + y_i` lies between lines above and below `h`, `ψ = h(s) − y`, on each of a few pieces of the range of `s_i`; a binary says
+which piece it is. A product is a variable `p = ab` of deviations in [−1, 1], with McCormick's rows for solvers that know no
+products. Every fit on a dataset of the threat is a point of this program, so that what a solver *proves* of `a·θ` over it holds
+for all fits, as far as the solver's tolerances do.
+
+It starts from what the engine `lp` knows, and bounds what that leaves open. It is for small tables: the reference that other bounds
+are measured against.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from mibp_cert.engines import EngineSettings, ParameterSet, Progress, SolverSettings, StepReport
+from mibp_cert.errors import UserError
+from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.engine import FittedSet
+from mibp_cert.fitted.losses import ScoreLoss
+from mibp_cert.fitted.lp import LpEngine, within
+from mibp_cert.fitted.model import FitStep
+from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.table import Array, Index
+from mibp_cert.nets import Step
+from mibp_cert.parallel import WorkerPool, split
+from mibp_cert.sets import ThreatSet
+from mibp_cert.solvers import FEASIBILITY, Affine, Capability, Limits, Objective, Program, ProgramBuilder, solver_named
+from mibp_cert.solvers.program import FREE, with_columns
+
+PIECES = 3
+"""Pieces of a score's range."""
+NARROW = 0.05
+"""Ranges of scores that are narrower are one piece."""
+NODES = 2_000
+"""Of branch and bound for one end, unless the settings say otherwise."""
+MOST_CELLS = 2_000
+"""Doubtful cells that a program may have."""
+SLIP = 1e-9
+"""Relative width that rows get for what their coefficients round."""
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """The program of a fit, and its parameters as expressions `middle + radius·v`."""
+
+    program: Program
+    theta: Index
+    middle: Array
+    radius: Array
+
+
+@final
+class FitMibpEngine(LpEngine):
+    """See the module's text."""
+
+    name = prediction = "mibp"
+    soundness = "solver-tolerance"
+    solves = True
+
+    def __init__(self, settings: SolverSettings | None = None) -> None:
+        self.settings = settings or SolverSettings()
+        self.pool = WorkerPool(self.settings.jobs, self.settings.parallel)
+
+    @classmethod
+    def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
+        return cls(settings.solver)
+
+    @classmethod
+    def check_settings(cls, settings: EngineSettings) -> None:
+        super().check_settings(settings)
+        solver_named(settings.solver.solver)
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
+        if isinstance(step, FitStep):
+            self._check(step, threat)
+        return super().advance(state, step, threat)
+
+    def _check(self, step: FitStep, threat: ThreatSet) -> None:
+        """Refuse what the program cannot say, before anything is proven."""
+        if step.model.features is not None:
+            raise UserError("The engine 'mibp' knows no frozen features in front of a model; choose 'dual' or 'lp'.")
+        hull = threat.hull()
+        if not step.loss.label_shift and (hull.y_low < hull.y_high).any():
+            raise UserError(
+                f"The engine 'mibp' knows no targets in doubt for the loss {step.loss.name!r}; choose 'dual' or 'lp'."
+            )
+        if threat.bilinear and not self._bilinear:
+            raise UserError(
+                f"The threat multiplies unknowns, which the solver '{self.settings.solver}' cannot do; choose scip or gurobi, or "
+                "the engine 'lp'."
+            )
+        cells = int((hull.x_low < hull.x_high).sum())
+        if cells > MOST_CELLS:
+            raise UserError(
+                f"{cells} doubtful cells are too many for the engine 'mibp' and a fitted model: use fewer rows, or the engine "
+                "'lp'."
+            )
+
+    @property
+    def _bilinear(self) -> bool:
+        return solver_named(self.settings.solver).supports(Capability.BILINEAR)
+
+    def never(self, state: FittedSet, a: Array, v: float) -> bool:
+        return super().never(state, a, v) or bool(self._solved(state.exact, a[None])[0] < v)
+
+    def finer(self, state: FittedSet, a: Array) -> Array:
+        return np.fmin(super().finer(state, a), self._solved(state.exact, a))
+
+    def narrowed(self, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
+        state = super().narrowed(state, step, threat)
+        state = replace(state, exact=encode(state.problem, state.ranges, step, threat, bilinear=self._bilinear))
+        return within(state, lambda a: self._solved(state.exact, a))
+
+    def _solved(self, exact: Any, a: Array) -> Array:
+        """Upper bounds of `a·θ` that the solver proves; infinite where it proves none."""
+        assert isinstance(exact, Exact)
+        found = np.full(len(a), np.inf)
+        groups = split(list(range(len(a))), self.pool.jobs)
+        for k, value in self.pool.map(_solve, (exact, a, self.settings), groups):
+            found[k] = np.inf if value is None else value
+        return found
+
+
+def _solve(shared: tuple[Exact, Array, SolverSettings], queries: list[int]) -> list[float]:
+    """Runs in a worker process: proven upper bounds of some queries."""
+    exact, a, settings = shared
+    limits = Limits(settings.seconds_per_program, settings.nodes_per_program or NODES, 0.25 * settings.gap)
+    objectives, scales = [], []
+    for k in queries:
+        c = np.zeros(exact.program.variables)
+        c[exact.theta] = a[k] * exact.radius
+        scales.append(float(np.abs(c).sum()) or 1.0)
+        objectives.append(Objective(c / scales[-1], maximise=True))
+    found = []
+    for k, scale, bound in zip(
+        queries, scales, solver_named(settings.solver).solve(exact.program, objectives, limits), strict=True
+    ):
+        base = float(a[k] @ exact.middle)
+        slip = FEASIBILITY * scale + 1e-12 * (float(np.abs(a[k]) @ np.abs(exact.middle)) + scale)
+        found.append(base + scale * bound.proven + slip if math.isfinite(bound.proven) else math.inf)
+    return found
+
+
+def encode(problem: Problem, ranges: Ranges, step: FitStep, threat: ThreatSet, *, bilinear: bool) -> Exact:
+    """The program; see the module's text."""
+    builder, table = ProgramBuilder(bilinear=bilinear), problem.table
+    n, d, p = len(table.rows), step.head.inputs, len(problem.c)
+    x, y = threat.constraints(builder, np.arange(n, dtype=np.intp))
+    s_low, s_high = hull_of_scores(problem, ranges)
+    target = y[np.arange(n) * (y.linear.shape[0] // n) + step.column]
+    y_low, y_high = target.range(builder)
+    zero, loss = np.zeros(n), problem.loss
+    ends = (y_low, y_high) if loss.label_shift else (np.where(y_low == y_high, y_low, target.centre),) * 2
+    psi_ends = loss.psi(ends[1], s_low), loss.psi(ends[0], s_high)
+    slip = 1e-12 * (1.0 + np.abs(psi_ends[0]) + np.abs(psi_ends[1]))
+    theta = Deviation.of(builder, ranges.low, ranges.high)
+    s = Deviation.of(builder, s_low, s_high)
+    psi = Deviation.of(builder, psi_ends[0] - slip, psi_ends[1] + slip)
+    cells = Cells.of(builder, x, n, d)
+    with_theta = cells.times(builder, theta, cells.columns)
+    with_psi = cells.times(builder, psi, cells.rows)
+    known = cells.known(x, n, d, p)
+    score = [s.part(np.arange(n), np.ones(n), n), theta.dense(-known), with_theta.part(cells.rows, -1.0, n)]
+    add(builder, score, -SLIP, SLIP)
+    w = table.rows.w
+    gradient = [theta.part(np.arange(p), table.alpha, p), psi.dense((known * w[:, None]).T)]
+    gradient.append(with_psi.part(cells.columns, w[cells.rows], p))
+    add(builder, gradient, -problem.tau - SLIP, problem.tau + SLIP)
+    # `ψ + y = h(s)` where the target moves nothing else; else the target is certain.
+    whole = [psi.part(np.arange(n), np.ones(n), n)]
+    if loss.label_shift:
+        whole.append(target)
+    _lines(builder, loss, whole, s, (s_low, s_high), zero if loss.label_shift else ends[0])
+    return Exact(builder.finish(), theta.variables, theta.middle, theta.radius)
+
+
+def hull_of_scores(problem: Problem, ranges: Ranges) -> tuple[Array, Array]:
+    """Ranges of the scores of rows as they are, whichever budget replaces them."""
+    low, high = np.array(ranges.s_low), np.array(ranges.s_high)
+    for budget, ends in zip(problem.table.budgets, ranges.by, strict=True):
+        if (budget.rows < 0).any() or (budget.by.w != problem.table.rows.w[budget.rows]).any():
+            raise UserError("The engine 'mibp' knows no rows that are missing or too many; choose 'dual' or 'lp'.")
+        np.minimum.at(low, budget.rows, ends[0])
+        np.maximum.at(high, budget.rows, ends[1])
+    return low, high
+
+
+@dataclass(frozen=True, eq=False)
+class Deviation:
+    """Quantities `middle + radius·v`, with variables `v ∈ [−1, 1]`."""
+
+    variables: Index
+    middle: Array
+    radius: Array
+
+    @classmethod
+    def of(cls, builder: ProgramBuilder, low: Array, high: Array) -> Deviation:
+        middle = 0.5 * (low + high)
+        radius = np.nextafter(np.maximum(high - middle, middle - low), np.inf)
+        return cls(builder.add_variables(len(low)), middle, radius)
+
+    def part(self, rows: Index, factor: Array | float, count: int) -> Affine:
+        """Each times its factor, added up in `count` rows."""
+        values = np.broadcast_to(factor, self.middle.shape)
+        centre = np.zeros(count)
+        np.add.at(centre, rows, values * self.middle)
+        size = (count, int(self.variables.max(initial=-1)) + 1)
+        return Affine(centre, sparse.csr_matrix((values * self.radius, (rows, self.variables)), shape=size), np.zeros(count))
+
+    def dense(self, factors: Array) -> Affine:
+        """`factors` (rows × quantities) times all of them."""
+        i, j = np.nonzero(factors)
+        size = (len(factors), int(self.variables.max(initial=-1)) + 1)
+        linear = sparse.csr_matrix((factors[i, j] * self.radius[j], (i, self.variables[j])), shape=size)
+        return Affine(factors @ self.middle, linear, np.zeros(len(factors)))
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The cells in doubt, with a deviation each."""
+
+    rows: Index
+    columns: Index
+    value: Deviation
+
+    @classmethod
+    def of(cls, builder: ProgramBuilder, x: Affine, n: int, d: int) -> Cells:
+        moving = np.flatnonzero((np.diff(x.linear.indptr) > 0) | (x.slack > 0))
+        low, high = x[moving].range(builder)
+        value = Deviation.of(builder, low, high)
+        own = value.part(np.arange(len(moving)), 1.0, len(moving))
+        add(builder, [own, x[moving].times(-np.ones(len(moving)))], -SLIP, SLIP)
+        return cls(moving // d, moving % d, value)
+
+    def known(self, x: Affine, n: int, d: int, p: int) -> Array:
+        """The cells that are certain (and the intercept's 1), zero elsewhere."""
+        found = np.ones((n, p))
+        found[:, :d] = x.centre.reshape(n, d)
+        found[self.rows, self.columns] = 0.0
+        return found
+
+    def times(self, builder: ProgramBuilder, other: Deviation, of: Index) -> Product:
+        """Each cell times the quantity `of` it: with `x = m + rv` and `t = m' + r'v'`, `xt = mm' + m'rv + mr'v' + rr'p`."""
+        a, b = self.value.variables, other.variables[of]
+        q = builder.add_variables(len(a))
+        line = np.arange(len(a))
+        for one, two in ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0)):  # (1 + one·a)(1 + two·b) ≥ 0
+            matrix = builder.matrix(line, q, one * two) + builder.matrix(line, a, one) + builder.matrix(line, b, two)
+            builder.add_rows(matrix, -1.0, np.inf, FREE)
+        if builder.bilinear:
+            builder.add_triples(q, a, b)
+        return Product(self.value, other, of, q)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Products of cells with other quantities; see `Cells.times`."""
+
+    x: Deviation
+    t: Deviation
+    of: Index
+    q: Index
+
+    def part(self, rows: Index, factor: Array | float, count: int) -> Affine:
+        """Each times its factor, added up in `count` rows."""
+        x, m, r = self.x, self.t.middle[self.of], self.t.radius[self.of]
+        values = np.broadcast_to(factor, m.shape)
+        centre = np.zeros(count)
+        np.add.at(centre, rows, values * x.middle * m)
+        entries = [(x.variables, m * x.radius), (self.t.variables[self.of], x.middle * r), (self.q, x.radius * r)]
+        width = max(int(variables.max(initial=-1)) for variables, _ in entries) + 1
+        parts = [sparse.csr_matrix((values * v, (rows, at)), shape=(count, width)) for at, v in entries]
+        return Affine(centre, parts[0] + parts[1] + parts[2], np.zeros(count))
+
+
+def add(builder: ProgramBuilder, parts: list[Affine], low: Array | float, high: Array | float) -> None:
+    """Rows `low ≤ Σ parts ≤ high`, with what the parts leave open; `low` and `high` may not be finite."""
+    matrix = sum(with_columns(part.linear, builder.variables) for part in parts)
+    centre, slack = sum(part.centre for part in parts), sum(part.slack for part in parts)
+    size = SLIP * (1.0 + sum(np.abs(part.centre) for part in parts))
+    builder.add_rows(matrix, low - centre - slack - size, high - centre + slack + size, FREE)
+
+
+def _lines(
+    builder: ProgramBuilder, loss: ScoreLoss, whole: list[Affine], s: Deviation, ends: tuple[Array, Array], y: Array
+) -> None:
+    """`whole` between lines around `ψ(y, s)`: on the whole range, and on each of its pieces."""
+    (low, high), n = ends, len(y)
+    for kappa in slopes(loss, y, low, high):
+        line = s.part(np.arange(n), -kappa, n)
+        add(builder, [*whole, line], loss.lowest(y, low, high, kappa), loss.highest(y, low, high, kappa))
+    wide = np.flatnonzero(high - low > NARROW)
+    if isinstance(loss.steepest, float) and not (loss.curved or np.isfinite(loss.bend(y)).any()):
+        return
+    cuts = [low[wide] + (high - low)[wide] * k / PIECES for k in range(PIECES + 1)]
+    on = [builder.add_variables(len(wide), 0.0, 1.0, integer=True) for _ in range(PIECES)]
+    line = np.arange(len(wide))
+    builder.add_rows(sum(builder.matrix(line, b, 1.0) for b in on), 1.0, 1.0, FREE)
+    score = replace(s, variables=s.variables[wide], middle=s.middle[wide], radius=s.radius[wide])
+    own = score.part(line, 1.0, len(wide))
+    for bound, side in ((cuts[:-1], 1.0), (cuts[1:], -1.0)):  # s is not below its piece, nor above it
+        which = sum(builder.matrix(line, b, -cut) for b, cut in zip(on, bound, strict=True))
+        add(builder, [own.times(np.full(len(wide), side)), Affine(np.zeros(len(wide)), side * which, np.zeros(len(wide)))], -SLIP, np.inf)
+    for b, left, right in zip(on, cuts[:-1], cuts[1:], strict=True):
+        for kappa in slopes(loss, y[wide], left, right):
+            top, bottom = loss.highest(y[wide], left, right, kappa), loss.lowest(y[wide], left, right, kappa)
+            more = loss.highest(y[wide], low[wide], high[wide], kappa) - top
+            less = loss.lowest(y[wide], low[wide], high[wide], kappa) - bottom
+            parts = [*(part[wide] for part in whole), score.part(line, -kappa, len(wide))]
+            for room, limit in ((more, (-np.inf, top + more)), (less, (bottom + less, np.inf))):
+                matrix = builder.matrix(line, b, room)
+                add(builder, [*parts, Affine(np.zeros(len(wide)), matrix, np.zeros(len(wide)))], *limit)
+
+
+def slopes(loss: ScoreLoss, y: Array, low: Array, high: Array) -> list[NDArray[np.float64]]:
+    """Slopes of lines around `ψ`: of the secant, and at both ends."""
+    width = np.maximum(high - low, 1e-12)
+    return [(loss.psi(y, high) - loss.psi(y, low)) / width, loss.slope(y, low), loss.slope(y, high)]
