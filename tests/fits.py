@@ -11,7 +11,7 @@ from cases import survey
 from mibp_cert.data import Dataset
 from mibp_cert.fitted import FitStep, Fitted, adjoint
 from mibp_cert.fitted.dual import Ranges
-from mibp_cert.fitted.engine import problem_of
+from mibp_cert.fitted.engine import table_problem
 from mibp_cert.fitted.ranges import Problem
 from mibp_cert.threats import (
     L1,
@@ -122,7 +122,7 @@ class World:
         if limited is not None:
             h = limited.clean.hull()
             dirty = ((x < h.x_low) | (x > h.x_high)).any(axis=2) | ((y < h.y_low) | (y > h.y_high)).any(axis=2)
-        return cls(step, problem_of(step, bound, np.zeros(0)), theta, s, dirty)
+        return cls(step, table_problem(step, bound, np.zeros(0)), theta, s, dirty)
 
     def hull(self) -> Ranges:
         """The smallest ranges that hold for these datasets: of rows as such, and of those that replace them."""

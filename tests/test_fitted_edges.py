@@ -91,7 +91,7 @@ def test_its_configuration_makes_the_same_run_again(tmp_path: Path) -> None:
     )
     plain = json.loads((tmp_path / "a.json").read_text())
     assert plain["configuration"]["model"] == {
-        "kind": "logistic", "C": 0.3, "fit_intercept": True, "penalise_intercept": False,
+        "kind": "logistic", "C": 0.3, "fit_intercept": True, "features": None, "penalise_intercept": False,
     }  # fmt: skip
     job = job_of(merged(plain["configuration"]))
     again = job.run(*job.engines).to_json()
@@ -117,7 +117,7 @@ def test_every_model_reads_a_file_of_ones_own(tmp_path: Path, model: str) -> Non
         frame = frame.assign(ill=2.0 * frame["age"] + (frame["mood"] == "bad"))
     frame.to_csv(tmp_path / "data.csv", index=False)
     doubt = ["--target-eps", "2"] if numbers else ["--missing", "all", "--eps", "age=1"]
-    words = ["certify", str(tmp_path / "data.csv"), "--target", "ill", *doubt, "--model", model, "--C", "0.1"]
+    words = ["certify", str(tmp_path / "data.csv"), "--target", "ill", *doubt, "--model", model, "--C", "0.02"]
     told = invoke(*words, "--json", str(tmp_path / "out.json"))
     plain = json.loads((tmp_path / "out.json").read_text())
     assert (plain["model"], plain["loss"], plain["prediction"]) == (model, MODELS[model], "dual")

@@ -20,10 +20,11 @@ from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
 from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.finite import FiniteProblem, finite_problem
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
-from mibp_cert.fitted.ranges import Problem, prove, tighten
+from mibp_cert.fitted.ranges import Problem, prove
 from mibp_cert.fitted.table import table_of
 from mibp_cert.graph import Graph, evaluate
 from mibp_cert.nets import Layout, Step
@@ -44,14 +45,16 @@ CLOSE = 0.25
 class FittedSet(ParameterSet):
     """All minimisers: the proven ranges of fitted parameters and scores, the problem that they belong to, and what is frozen."""
 
-    problem: Problem
+    problem: Problem | FiniteProblem
     ranges: Ranges
     frozen: Array
     exact: Any = None
     """What the engine knows beside: the program of the fit, where it asks a solver."""
 
     @classmethod
-    def of(cls, problem: Problem, ranges: Ranges, frozen: Array, exact: Any = None) -> FittedSet:
+    def of(
+        cls, problem: Problem | FiniteProblem, ranges: Ranges, frozen: Array, exact: Any = None
+    ) -> FittedSet:
         return cls(np.append(frozen, ranges.low), np.append(frozen, ranges.high), problem, ranges, frozen, exact)
 
     def first(self, count: int) -> FittedSet:
@@ -89,23 +92,23 @@ class DualEngine(Engine):
         frozen = state.lower[: step.layout.size - step.fitted]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
             problem = problem_of(step, threat, frozen)
-            ranges = prove(problem)
-            if ranges is not None:
-                ranges = tighten(problem, ranges)
+            ranges = problem.ranges() if isinstance(problem, FiniteProblem) else prove(problem)
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_UNPROVEN)
-        found = self.narrowed(FittedSet.of(problem, ranges, frozen), step, threat)
+        found = FittedSet.of(problem, ranges, frozen)
+        if isinstance(problem, Problem):
+            found = self.narrowed(problem, found, step, threat)
         return found, StepReport(seconds=time.perf_counter() - start)
 
-    def never(self, state: FittedSet, a: Array, v: float) -> bool:
+    def never(self, problem: Problem, state: FittedSet, a: Array, v: float) -> bool:
         """Is `a·θ < v` for every minimiser? True is proven; the closed form left it open."""
-        return state.problem.small and not state.problem.reaches(state.ranges, a, v)
+        return problem.small and not problem.reaches(state.ranges, a, v)
 
-    def finer(self, state: FittedSet, a: Array) -> Array:
+    def finer(self, problem: Problem, state: FittedSet, a: Array) -> Array:
         """Upper bounds of `a·θ` beside those of the closed form."""
         return np.full(len(a), np.inf)
 
-    def narrowed(self, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
+    def narrowed(self, problem: Problem, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
         """The set with smaller ranges, from proven ones."""
         return state
 
@@ -135,19 +138,24 @@ class DualEngine(Engine):
         if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
-            for i in np.flatnonzero(near):
-                if self.never(state, -flat[i], float(base[i] - extra[i])):
+            for i in np.flatnonzero(near) if isinstance(problem, Problem) else ():
+                if self.never(problem, state, -flat[i], float(base[i] - extra[i])):
                     low[i] = LEAST
-        else:
+        elif isinstance(problem, Problem):
             sides = np.concatenate([-flat[asked], flat[asked]])
-            ends = np.split(self.finer(state, sides), 2)
-            low[asked] = np.fmax(low[asked], base[asked] - ends[0] - extra[asked])
-            high[asked] = np.fmin(high[asked], base[asked] + ends[1] + extra[asked])
+            below, above = np.split(self.finer(problem, state, sides), 2)
+            low[asked] = np.fmax(low[asked], base[asked] - below - extra[asked])
+            high[asked] = np.fmin(high[asked], base[asked] + above + extra[asked])
         ends = Interval(low.reshape(offset.shape), high.reshape(offset.shape))
         return ends, StepReport(seconds=time.perf_counter() - start)
 
 
-def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
+def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem | FiniteProblem:
+    """Every minimiser where a threat has few members; else the table behind the threat set, and the reference's minimiser."""
+    return finite_problem(step, threat, frozen) or table_problem(step, threat, frozen)
+
+
+def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
     """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
     x, y = threat.reference
     alpha, weights, features = step.model.alpha(step.head.inputs), np.ones(len(x)), step.model.features

@@ -115,15 +115,15 @@ class FitMibpEngine(LpEngine):
     def _bilinear(self) -> bool:
         return solver_named(self.settings.solver).supports(Capability.BILINEAR)
 
-    def never(self, state: FittedSet, a: Array, v: float) -> bool:
-        return super().never(state, a, v) or bool(self._solved(state.exact, a[None])[0] < v)
+    def never(self, problem: Problem, state: FittedSet, a: Array, v: float) -> bool:
+        return super().never(problem, state, a, v) or bool(self._solved(state.exact, a[None])[0] < v)
 
-    def finer(self, state: FittedSet, a: Array) -> Array:
-        return np.fmin(super().finer(state, a), self._solved(state.exact, a))
+    def finer(self, problem: Problem, state: FittedSet, a: Array) -> Array:
+        return np.fmin(super().finer(problem, state, a), self._solved(state.exact, a))
 
-    def narrowed(self, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
-        state = super().narrowed(state, step, threat)
-        state = replace(state, exact=encode(state.problem, state.ranges, step, threat, bilinear=self._bilinear))
+    def narrowed(self, problem: Problem, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
+        state = super().narrowed(problem, state, step, threat)
+        state = replace(state, exact=encode(problem, state.ranges, step, threat, bilinear=self._bilinear))
         return within(state, lambda a: self._solved(state.exact, a))
 
     def _solved(self, exact: Any, a: Array) -> Array:

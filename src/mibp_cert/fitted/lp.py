@@ -37,19 +37,19 @@ class LpEngine(DualEngine):
     def validating(self) -> Engine:
         return DualEngine()
 
-    def never(self, state: FittedSet, a: Array, v: float) -> bool:
-        return never(state.problem, state.ranges, a, v)
+    def never(self, problem: Problem, state: FittedSet, a: Array, v: float) -> bool:
+        return never(problem, state.ranges, a, v)
 
-    def finer(self, state: FittedSet, a: Array) -> Array:
-        return program_bounds(state.problem, state.ranges, a)
+    def finer(self, problem: Problem, state: FittedSet, a: Array) -> Array:
+        return program_bounds(problem, state.ranges, a)
 
-    def narrowed(self, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
-        return within(state, lambda a: program_bounds(state.problem, state.ranges, a))
+    def narrowed(self, problem: Problem, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
+        return within(state, lambda a: program_bounds(problem, state.ranges, a))
 
 
 def within(state: FittedSet, upper: Callable[[Array], Array]) -> FittedSet:
     """The set with its parameters between bounds of their own."""
-    z, eye = state.ranges, np.eye(len(state.problem.c))
+    z, eye = state.ranges, np.eye(len(state.ranges.low))
     below, above = np.split(upper(np.concatenate([-eye, eye])), 2)
     ranges = replace(z, low=np.fmax(z.low, -below), high=np.fmin(z.high, above))
     return FittedSet.of(state.problem, ranges, state.frozen, state.exact)

@@ -45,6 +45,10 @@ def _scores(x: Array, theta: Array) -> Array:
     return np.asarray(np.einsum("...np,...p->...n", x, theta))
 
 
+def _gathered(x: Array, v: Array) -> Array:
+    return np.asarray(np.einsum("...np,...n->...p", x, v))
+
+
 def _share(
     x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, theta: Array, step: Array, fall: Array
 ) -> Array:
@@ -68,15 +72,15 @@ def _share(
 
 
 def tilt(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, c: Array) -> Array:
-    """Upper bounds of `|∂_j L(c)|`, with all that was rounded on the way."""
+    """Upper bounds of `|∂_j L(c)|`, with all that was rounded on the way; for many datasets at once."""
     if not np.isfinite(c).all():
         raise UserError(
             "The model has no finite minimum on these data: use a smaller C (a larger alpha), or fewer columns."
         )
-    n, p = x.shape
-    s, size = x @ c, np.abs(x) @ np.abs(c)
+    n, p = x.shape[-2:]
+    s, size = _scores(x, c), _scores(np.abs(x), np.abs(c))
     psi = loss.psi(y, s)
     slip = 16.0 * EPS * loss.size(y, np.abs(s)) + loss.steepest * 2.0 * (p + 2) * EPS * size
-    gradient = x.T @ (w * psi) + alpha * c
-    whole = np.abs(x).T @ (w * np.abs(psi)) + np.abs(alpha * c)
-    return np.asarray(np.abs(gradient) + 2.0 * np.abs(x).T @ (w * slip) + 4.0 * (n + 4) * EPS * whole)
+    gradient = _gathered(x, w * psi) + alpha * c
+    whole = _gathered(np.abs(x), w * (np.abs(psi) + slip)) + np.abs(alpha * c)
+    return np.asarray(np.abs(gradient) + 2.0 * _gathered(np.abs(x), w * slip) + 4.0 * (n + 4) * EPS * whole)

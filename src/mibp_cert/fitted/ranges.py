@@ -41,6 +41,8 @@ SANE = 6.0
 """Multiple of the first-order radii (the median one) beyond which ranges are of little use: other ways are tried first."""
 CUT_CELLS = 4_000_000
 """Queries times generators, above which no exit is cut."""
+HOPE = 1.4
+"""Bounds wider than this multiple of the hypothesis (the median one) are beyond what cuts mend."""
 CUTS = 2
 """How often the ranges are shrunk under the assumption of an exit."""
 
@@ -120,7 +122,8 @@ def prove(problem: Problem) -> Ranges | None:
     found = _prove(problem, cut=False, most=SANE)
     if found is None and problem.small:
         found = _prove(problem, cut=True, most=SANE)
-    return _prove(problem, cut=False, most=np.inf) if found is None else found
+    found = _prove(problem, cut=False, most=np.inf) if found is None else found
+    return None if found is None else tighten(problem, found)
 
 
 def _prove(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
@@ -138,6 +141,8 @@ def _prove(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
         if not (np.isfinite(below).all() and np.isfinite(above).all()):
             return None
         fails = [~(below > low), ~(above < high)]
+        if cut and np.median((above - below) / (high - low)) > HOPE:
+            return None
         if cut:
             fails = _cut(problem, ranges, fails)
         count = int(fails[0].sum() + fails[1].sum())
