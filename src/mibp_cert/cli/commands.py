@@ -59,7 +59,7 @@ def certify(
         folder = _beside(run_dir, name, job)
         with interruptible(f"nothing was written for the engine '{name}'.", folder), progress_bars(quiet) as progress:
             kept = {} if folder is None else {"run_dir": folder, "resume": resume}
-            run = job.run(name, show_training(progress, name), **kept)
+            run = job.run(name, show_training(progress, name, fit=isinstance(job.training, Fitted)), **kept)
         if folder is not None:
             write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mibp_cert.fitted.dual import Dual, Ranges
 from mibp_cert.fitted.linear import Relaxation
@@ -112,7 +113,7 @@ def on_plane(problem: Problem, case: Ranges, a: Array, v: float) -> Ranges:
 
 
 def _scores(
-    rows: Rows, noise: Array, case: Ranges, known: tuple[Array, Array], may: Array
+    rows: Rows, noise: Array, case: Ranges, known: tuple[Array, Array], may: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
     """Ranges of scores with the parameters in their box. No score left for a row that `may` be replaced, or for what replaces
     it, says something of the budget only: what is known stays."""

@@ -52,9 +52,7 @@ class FittedSet(ParameterSet):
     """What the engine knows beside: the program of the fit, where it asks a solver."""
 
     @classmethod
-    def of(
-        cls, problem: Problem | FiniteProblem, ranges: Ranges, frozen: Array, exact: Any = None
-    ) -> FittedSet:
+    def of(cls, problem: Problem | FiniteProblem, ranges: Ranges, frozen: Array, exact: Any = None) -> FittedSet:
         return cls(np.append(frozen, ranges.low), np.append(frozen, ranges.high), problem, ranges, frozen, exact)
 
     def first(self, count: int) -> FittedSet:
@@ -87,7 +85,9 @@ class DualEngine(Engine):
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
         if not isinstance(step, FitStep):
-            raise UserError(f"The engine '{self.name}' bounds fitted models; choose another engine for a training in steps.")
+            raise UserError(
+                f"The engine '{self.name}' bounds fitted models; choose another engine for a training in steps."
+            )
         start = time.perf_counter()
         frozen = state.lower[: step.layout.size - step.fitted]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
@@ -138,8 +138,8 @@ class DualEngine(Engine):
         if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
-            for i in np.flatnonzero(near) if isinstance(problem, Problem) else ():
-                if self.never(problem, state, -flat[i], float(base[i] - extra[i])):
+            for i in np.flatnonzero(near):
+                if isinstance(problem, Problem) and self.never(problem, state, -flat[i], float(base[i] - extra[i])):
                     low[i] = LEAST
         elif isinstance(problem, Problem):
             sides = np.concatenate([-flat[asked], flat[asked]])

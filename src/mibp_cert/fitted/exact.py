@@ -1,7 +1,7 @@
 """Tier 3, the engine `mibp` for fitted models: stationarity as a mixed-integer bilinear program.
 
-Over the exact view of the threat (`sets`: labels, categories, answers that are missing and rows under a budget are binaries), with
-variables for parameters, scores and `ψ` in their proven ranges,
+Over the exact view of the threat (`sets`: labels, categories, answers that are missing and rows under a budget are binaries),
+with variables for parameters, scores and `ψ` in their proven ranges,
 
     α∘θ + Σ_i w_i ψ_i x_i = tilt,   |tilt_j| ≤ τ_j;      s_i = x_i·θ;      products `x_ij θ_j` and `x_ij ψ_i` of cells in doubt,
 
@@ -10,8 +10,8 @@ which piece it is. A product is a variable `p = ab` of deviations in [−1, 1], 
 products. Every fit on a dataset of the threat is a point of this program, so that what a solver *proves* of `a·θ` over it holds
 for all fits, as far as the solver's tolerances do.
 
-It starts from what the engine `lp` knows, and bounds what that leaves open. It is for small tables: the reference that other bounds
-are measured against.
+It starts from what the engine `lp` knows, and bounds what that leaves open. It is for small tables: the reference that other
+bounds are measured against.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from mibp_cert.engines import EngineSettings, ParameterSet, Progress, SolverSettings, StepReport
@@ -165,7 +164,7 @@ def encode(problem: Problem, ranges: Ranges, step: FitStep, threat: ThreatSet, *
     target = y[np.arange(n) * (y.linear.shape[0] // n) + step.column]
     y_low, y_high = target.range(builder)
     zero, loss = np.zeros(n), problem.loss
-    ends = (y_low, y_high) if loss.label_shift else (np.where(y_low == y_high, y_low, target.centre),) * 2
+    ends = (y_low, y_high) if loss.label_shift else (target.centre, target.centre)
     psi_ends = loss.psi(ends[1], s_low), loss.psi(ends[0], s_high)
     slip = 1e-12 * (1.0 + np.abs(psi_ends[0]) + np.abs(psi_ends[1]))
     theta = Deviation.of(builder, ranges.low, ranges.high)
@@ -220,7 +219,9 @@ class Deviation:
         centre = np.zeros(count)
         np.add.at(centre, rows, values * self.middle)
         size = (count, int(self.variables.max(initial=-1)) + 1)
-        return Affine(centre, sparse.csr_matrix((values * self.radius, (rows, self.variables)), shape=size), np.zeros(count))
+        return Affine(
+            centre, sparse.csr_matrix((values * self.radius, (rows, self.variables)), shape=size), np.zeros(count)
+        )
 
     def dense(self, factors: Array) -> Affine:
         """`factors` (rows × quantities) times all of them."""
@@ -300,34 +301,38 @@ def _lines(
     builder: ProgramBuilder, loss: ScoreLoss, whole: list[Affine], s: Deviation, ends: tuple[Array, Array], y: Array
 ) -> None:
     """`whole` between lines around `ψ(y, s)`: on the whole range, and on each of its pieces."""
-    (low, high), n = ends, len(y)
+    low, high = ends
     for kappa in slopes(loss, y, low, high):
-        line = s.part(np.arange(n), -kappa, n)
+        line = s.part(np.arange(len(y)), -kappa, len(y))
         add(builder, [*whole, line], loss.lowest(y, low, high, kappa), loss.highest(y, low, high, kappa))
+    if not (loss.curved or np.isfinite(loss.bend(y)).any() or loss.name == "squared-hinge"):
+        return  # a line itself
     wide = np.flatnonzero(high - low > NARROW)
-    if isinstance(loss.steepest, float) and not (loss.curved or np.isfinite(loss.bend(y)).any()):
-        return
-    cuts = [low[wide] + (high - low)[wide] * k / PIECES for k in range(PIECES + 1)]
+    rows, low, high, y = np.arange(len(wide)), low[wide], high[wide], y[wide]
+    cuts = [low + (high - low) * k / PIECES for k in range(PIECES + 1)]
     on = [builder.add_variables(len(wide), 0.0, 1.0, integer=True) for _ in range(PIECES)]
-    line = np.arange(len(wide))
-    builder.add_rows(sum(builder.matrix(line, b, 1.0) for b in on), 1.0, 1.0, FREE)
-    score = replace(s, variables=s.variables[wide], middle=s.middle[wide], radius=s.radius[wide])
-    own = score.part(line, 1.0, len(wide))
-    for bound, side in ((cuts[:-1], 1.0), (cuts[1:], -1.0)):  # s is not below its piece, nor above it
-        which = sum(builder.matrix(line, b, -cut) for b, cut in zip(on, bound, strict=True))
-        add(builder, [own.times(np.full(len(wide), side)), Affine(np.zeros(len(wide)), side * which, np.zeros(len(wide)))], -SLIP, np.inf)
+    builder.add_rows(sum(builder.matrix(rows, b, 1.0) for b in on), 1.0, 1.0, FREE)
+    score = Deviation(s.variables[wide], s.middle[wide], s.radius[wide])
+    for limits, side in ((cuts[:-1], 1.0), (cuts[1:], -1.0)):  # the score is not below its piece, nor above it
+        which = sum(builder.matrix(rows, b, -side * cut) for b, cut in zip(on, limits, strict=True))
+        add(builder, [score.part(rows, side, len(wide)), _of(which)], -SLIP, np.inf)
+    inside = [part[wide] for part in whole]
     for b, left, right in zip(on, cuts[:-1], cuts[1:], strict=True):
-        for kappa in slopes(loss, y[wide], left, right):
-            top, bottom = loss.highest(y[wide], left, right, kappa), loss.lowest(y[wide], left, right, kappa)
-            more = loss.highest(y[wide], low[wide], high[wide], kappa) - top
-            less = loss.lowest(y[wide], low[wide], high[wide], kappa) - bottom
-            parts = [*(part[wide] for part in whole), score.part(line, -kappa, len(wide))]
-            for room, limit in ((more, (-np.inf, top + more)), (less, (bottom + less, np.inf))):
-                matrix = builder.matrix(line, b, room)
-                add(builder, [*parts, Affine(np.zeros(len(wide)), matrix, np.zeros(len(wide)))], *limit)
+        for kappa in slopes(loss, y, left, right):
+            parts = [*inside, score.part(rows, -kappa, len(wide))]
+            # On other pieces the line must hold as the one around the whole range does.
+            top, most = loss.highest(y, left, right, kappa), loss.highest(y, low, high, kappa)
+            add(builder, [*parts, _of(builder.matrix(rows, b, most - top))], -np.inf, most)
+            bottom, least = loss.lowest(y, left, right, kappa), loss.lowest(y, low, high, kappa)
+            add(builder, [*parts, _of(builder.matrix(rows, b, least - bottom))], least, np.inf)
 
 
-def slopes(loss: ScoreLoss, y: Array, low: Array, high: Array) -> list[NDArray[np.float64]]:
+def _of(linear: Any) -> Affine:
+    """An expression without a constant."""
+    return Affine(np.zeros(linear.shape[0]), linear, np.zeros(linear.shape[0]))
+
+
+def slopes(loss: ScoreLoss, y: Array, low: Array, high: Array) -> list[Array]:
     """Slopes of lines around `ψ`: of the secant, and at both ends."""
     width = np.maximum(high - low, 1e-12)
     return [(loss.psi(y, high) - loss.psi(y, low)) / width, loss.slope(y, low), loss.slope(y, high)]

@@ -61,9 +61,7 @@ class Relaxation:
         self.scores = make.lines(np.zeros(len(rows)), np.zeros(len(rows)))
         make.dense(self.scores, self.theta, -rows.x)
         there = [np.flatnonzero(budget.rows >= 0) for budget in table.budgets]
-        z = [
-            make.variables(np.zeros(len(b.by)), np.where(b.rows >= 0, 1.0, float(b.most))) for b in table.budgets
-        ]
+        z = [make.variables(np.zeros(len(b.by)), np.where(b.rows >= 0, 1.0, float(b.most))) for b in table.budgets]
         taken = [(budget.rows[on], z[k][on]) for k, (budget, on) in enumerate(zip(table.budgets, there, strict=True))]
         none = np.zeros(0, dtype=np.intp)
         gone, by = (np.concatenate([none, *(pair[k] for pair in taken)]) for k in (0, 1))
@@ -112,7 +110,7 @@ class Relaxation:
 
     def _copy(self, known: Known, noise: Array, share: Share, place: Index) -> None:
         """The variables of some rows times their share, and what holds for each of them."""
-        make, rows, z = self._make, known.rows, self.ranges
+        make, rows = self._make, known.rows
         psi_low, psi_high = known.psi_middle - known.psi_radius, known.psi_middle + known.psi_radius
         ends = [(known.low, known.high), (psi_low, psi_high)]
         s, psi = (make.variables(*share.box(low, high, make)) for low, high in ends)
@@ -131,13 +129,13 @@ class Relaxation:
             make.shared(share, every, [(psi, -1.0), (s, kappa)], _top(known, kappa))
             make.shared(share, every, [(psi, 1.0), (s, -kappa)], -_bottom(known, kappa))
         i, j = np.nonzero(noise)
-        self._noise(share, (i, s[i], psi[i]), (psi_low[i], psi_high[i]), self.theta[j], place, noise[i, j], rows.w[i], j)
+        across = np.zeros((len(i), noise.shape[1]))
+        across[np.arange(len(i)), j] = noise[i, j]
+        self._noise(share, i, psi[i], (psi_low[i], psi_high[i]), self.theta[j], place, noise[i, j], rows.w[i], across)
         if rows.j is not None:
-            self._directions(known, share, (s, psi), (psi_low, psi_high), place)
+            self._directions(known, share, psi, (psi_low, psi_high), place)
 
-    def _directions(
-        self, known: Known, share: Share, of: tuple[Index, Index], psi: tuple[Array, Array], place: Index
-    ) -> None:
+    def _directions(self, known: Known, share: Share, at: Index, psi: tuple[Array, Array], place: Index) -> None:
         """Directions that the cells of a row share, with `v·θ` as a variable."""
         make, rows, z = self._make, known.rows, self.ranges
         assert rows.j is not None
@@ -149,14 +147,15 @@ class Relaxation:
         line = make.lines(np.zeros(len(v)), np.zeros(len(v)))
         make.put(line, along, 1.0)
         make.dense(line, self.theta, -v)
-        self._noise(share, (i, of[0][i], of[1][i]), (psi[0][i], psi[1][i]), along, place, np.ones(len(v)), rows.w[i], v)
+        self._noise(share, i, at[i], (psi[0][i], psi[1][i]), along, place, np.ones(len(v)), rows.w[i], v)
         reach = np.maximum(np.abs(psi[0]), np.abs(psi[1])) * share.most(make)
         self._size += np.einsum("n,ndp->p", rows.w * reach, np.abs(rows.j))
 
     def _noise(
         self,
         share: Share,
-        of: tuple[Index, Index, Index],
+        i: Index,
+        at: Index,
         psi: tuple[Array, Array],
         t: Index,
         place: Index,
@@ -164,20 +163,18 @@ class Relaxation:
         weight: Array,
         across: Array,
     ) -> None:
-        """`δ`, `D = δt` and `P = δψ` for every direction; `across`: the parameter that it belongs to, or its vector."""
-        make, (i, _, at) = self._make, of
+        """`δ`, `D = δt` and `P = δψ` for directions `across` of the rows `i`, whose `ψ` are the variables `at`."""
+        make = self._make
         t_low, t_high = make.ends(t)
         one, far = np.ones(len(t)), np.maximum(np.abs(t_low), np.abs(t_high))
         single = place[i] >= 0  # what comes several times has noise of its own each time
         most = share.most(make)[i]
         delta, d, p = (
-            make.variables(-size, size) for size in (one * most, far * most, np.maximum(np.abs(psi[0]), np.abs(psi[1])) * most)
+            make.variables(-size, size)
+            for size in (one * most, far * most, np.maximum(np.abs(psi[0]), np.abs(psi[1])) * most)
         )
         make.put(place[i][single], d[single], -scale[single])
-        if across.ndim == 1:
-            make.put(self.gradient[across], p, weight * scale)
-        else:
-            make.dense(self.gradient, p, (weight[:, None] * across).T)
+        make.dense(self.gradient, p, (weight[:, None] * across).T)
         k = np.flatnonzero(single)
         for low, sign in ((t_low, 1.0), (t_high, -1.0)):
             # (1 ± δ)(t − low) ≥ 0 and (1 ± δ)(high − t) ≥ 0

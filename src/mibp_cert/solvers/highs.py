@@ -82,11 +82,9 @@ def _bound(highspy: Any, solver: Any, program: Program, objective: Objective, li
     return Bound(proven, value, np.array(solver.getSolution().col_value), status, nodes, seconds)
 
 
-def multipliers(
-    program: Program, objectives: Sequence[Objective], iterations: int
-) -> list[tuple[Array, Array | None]]:
-    """For every objective multipliers of a linear program's rows, and a ray of them where the solver calls the program infeasible:
-    proposals that the caller evaluates. Each is what so many simplex iterations lead to, from where the last one ended."""
+def multipliers(program: Program, objectives: Sequence[Objective], iterations: int) -> list[tuple[Array, Array | None]]:
+    """For every objective multipliers of a linear program's rows, and a ray of them where the solver calls the program
+    infeasible: proposals, which the caller evaluates. Each is where so many simplex iterations led, from the last one on."""
     import highspy
 
     solver, found = highspy.Highs(), []
