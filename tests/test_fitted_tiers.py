@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -204,7 +205,7 @@ def test_each_tier_is_within_the_one_before_and_holds_every_fit(
     states = [state_of(kind, step, bound) for kind in FITTED.values()]
     for state in states:
         assert all(state.contains(theta) for theta in fits)
-    for wide, narrow in zip(states, states[1:], strict=False):
+    for wide, narrow in itertools.pairwise(states):
         assert narrow.within(wide)
     assert states[1].radius.sum() < states[0].radius.sum()
     assert states[2].radius.sum() < states[1].radius.sum()
@@ -238,7 +239,9 @@ def test_programs_and_cases_certify_what_the_closed_form_leaves_open() -> None:
     """More points, none that the attack contradicts; pictures are drawn with the closed form."""
     data, threat = two_moons(0, sizes=(25, 2, 80)), LInf(0.15)
     dual, lp = (certify_fit(data, threat, Fitted(C=0.3), name) for name in ("dual", "lp"))
-    assert dual.test is not None and lp.test is not None and data.test is not None
+    assert dual.test is not None
+    assert lp.test is not None
+    assert data.test is not None
     known = dual.test.classes >= 0
     assert (lp.test.classes[known] == dual.test.classes[known]).all()
     assert (lp.test.classes >= 0).sum() > known.sum()
@@ -271,7 +274,8 @@ def test_too_many_cells_are_refused() -> None:
 def test_solvers_are_chosen_for_the_engine_that_asks_them_and_for_no_other() -> None:
     given = {"data": {"source": "two-moons"}, "threat": {"eps": 0.01}, "model": {"kind": "logistic"}}
     job = job_of(merged({**given, "run": {"engine": "mibp"}, "solver": {"nodes_per_program": 7}}))
-    assert job.engines == ("mibp",) and job.options["solver"].nodes_per_program == 7
+    assert job.engines == ("mibp",)
+    assert job.options["solver"].nodes_per_program == 7
     assert job_of(merged({**given, "run": {"engine": "lp"}})).engines == ("lp",)
     with pytest.raises(UserError, match=r"^\[solver\] nodes_per_program belongs to networks"):
         merged({**given, "run": {"engine": "lp"}, "solver": {"nodes_per_program": 7}})
