@@ -13,7 +13,8 @@ So the model is assumed to lie *on* the plane `a·θ = v`: one dimension less th
 
 A case that these contradict is closed. One that stays open is cut in two across the parameter that moves the scores most: in a
 smaller box the lines around `ψ` and the chords of products are closer. A query whose hardest case is still open `DEPTH` cuts
-deep is given up: there may well be such a model. Everything that closes a case is rounded outward.
+deep is given up: there may well be such a model. Large tables are not cut at all: each case would take seconds. Everything
+that closes a case is rounded outward.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def never(problem: Problem, ranges: Ranges, a: Array, v: float) -> bool:
     while left:
         # The hardest one first: if it cannot be closed, the others need not be tried.
         depth, (_, case) = left.pop(max(range(len(left)), key=lambda k: left[k][1][0]))
-        if depth >= DEPTH or cases >= CASES:
+        if depth >= (DEPTH if problem.small else 0) or cases >= CASES:
             return False
         for half in _halves(problem, case):
             cases += 1
