@@ -27,6 +27,7 @@ from mibp_cert.engines import EngineSettings, ParameterSet, Progress, SolverSett
 from mibp_cert.errors import UserError
 from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.engine import FittedSet
+from mibp_cert.fitted.linear import may_be_gone
 from mibp_cert.fitted.losses import ScoreLoss
 from mibp_cert.fitted.lp import LpEngine, within
 from mibp_cert.fitted.model import FitStep
@@ -192,7 +193,7 @@ def hull_of_scores(problem: Problem, ranges: Ranges) -> tuple[Array, Array]:
     """Ranges of the scores of rows as they are, whichever budget replaces them."""
     low, high = np.array(ranges.s_low), np.array(ranges.s_high)
     for budget, ends in zip(problem.table.budgets, ranges.by, strict=True):
-        if (budget.rows < 0).any() or (budget.by.w != problem.table.rows.w[budget.rows]).any():
+        if may_be_gone(budget) or (budget.rows < 0).any() or (budget.by.w != problem.table.rows.w[budget.rows]).any():
             raise UserError("The engine 'mibp' knows no rows that are missing or too many; choose 'dual' or 'lp'.")
         np.minimum.at(low, budget.rows, ends[0])
         np.maximum.at(high, budget.rows, ends[1])

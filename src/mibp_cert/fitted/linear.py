@@ -34,7 +34,7 @@ from scipy import sparse
 
 from mibp_cert.fitted.dual import Known, Ranges
 from mibp_cert.fitted.losses import EPS, ScoreLoss
-from mibp_cert.fitted.table import Array, Index, Rows, Table
+from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
 from mibp_cert.solvers import Objective, Program
 from mibp_cert.solvers.highs import multipliers
 from mibp_cert.solvers.program import FREE
@@ -53,7 +53,6 @@ class Relaxation:
     def __init__(self, table: Table, loss: ScoreLoss, ranges: Ranges, tau: Array) -> None:
         self.table, self.ranges, self._make = table, ranges, Maker()
         self._size = np.zeros(len(tau))
-        self.s: list[Index] = []
         make, rows = self._make, table.rows
         self.theta = make.variables(ranges.low, ranges.high)
         self.gradient = make.lines(np.zeros(len(tau)), np.zeros(len(tau)))
@@ -83,12 +82,14 @@ class Relaxation:
 
     @staticmethod
     def fits(table: Table) -> bool:
-        """Whether the program of a table is small enough to be solved."""
+        """Whether the program of a table says all of it, and is small enough to be solved."""
+        if any(may_be_gone(budget) for budget in table.budgets):
+            return False
         count = 0
         for rows in (table.rows, *(budget.by for budget in table.budgets)):
             directions = 0 if rows.j is None else rows.j.shape[0] * rows.j.shape[1]
-            count += 3 * len(rows) + 3 * int((cell_noise(rows, table if rows is table.rows else None) > 0).sum())
-            count += 4 * directions
+            cells = int((cell_noise(rows, table if rows is table.rows else None) > 0).sum())
+            count += 3 * (len(rows) + cells) + 4 * directions
         return count <= LARGEST
 
     def upper(self, c: Array) -> Array:
@@ -114,7 +115,6 @@ class Relaxation:
         psi_low, psi_high = known.psi_middle - known.psi_radius, known.psi_middle + known.psi_radius
         ends = [(known.low, known.high), (psi_low, psi_high)]
         s, psi = (make.variables(*share.box(low, high, make)) for low, high in ends)
-        self.s.append(s)
         there = place >= 0
         make.put(place[there], s[there], 1.0)
         make.dense(self.gradient, psi, (rows.x * rows.w[:, None]).T)
@@ -127,7 +127,9 @@ class Relaxation:
                 make.shared(share, every, [(variables, -1.0)], high)
         for kappa in _slopes(known):
             make.shared(share, every, [(psi, -1.0), (s, kappa)], _top(known, kappa))
-            make.shared(share, every, [(psi, 1.0), (s, -kappa)], -_bottom(known, kappa))
+            make.shared(
+                share, every, [(psi, 1.0), (s, -kappa)], -known.loss.lowest(known.ends[1], known.low, known.high, kappa)
+            )
         i, j = np.nonzero(noise)
         across = np.zeros((len(i), noise.shape[1]))
         across[np.arange(len(i)), j] = noise[i, j]
@@ -203,8 +205,7 @@ class Relaxation:
         radius = np.abs(v) @ r.radius + 8.0 * (v.shape[1] + 2) * EPS * (
             size + (np.abs(x[on]) + np.abs(self.table.rows.x[of])) @ r.reach
         )
-        low, high = middle - radius, middle + radius
-        t = make.variables(low, high)
+        t = make.variables(low := middle - radius, high := middle + radius)
         slip = 8.0 * EPS * ((np.abs(x[on]) + np.abs(self.table.rows.x[of])) @ r.reach)
         line = make.lines(-slip, slip)
         make.put(line, t, 1.0)
@@ -302,8 +303,7 @@ class Maker:
         i, j, values = (np.concatenate([part[k] for part in self._entries]) for k in range(3))
         matrix = sparse.csr_matrix((values, (i, j)), shape=(self.rows, self.columns))
         box = [np.concatenate([part[k] for part in self._box]) for k in (0, 1)]
-        none = np.zeros((0, 3), dtype=np.intp)
-        owner = np.full(self.rows, FREE, dtype=np.intp)
+        owner, none = np.full(self.rows, FREE, dtype=np.intp), np.zeros((0, 3), dtype=np.intp)
         return Program(box[0], box[1], np.zeros(self.columns, dtype=bool), matrix, low, high, owner, none)
 
 
@@ -320,6 +320,11 @@ def value(program: Program, c: Array, y: Array) -> float:
         size = np.abs(y) @ np.abs(end) + (np.abs(c) + abs(program.matrix).T @ np.abs(y)) @ far
         found = float(total + 4.0 * (program.rows + program.variables + 16) * EPS * size)
     return found if np.isfinite(found) else np.inf
+
+
+def may_be_gone(budget: Budget) -> bool:
+    """Has the budget rows that may be replaced *or* not be there at all? Shares know only one of the two."""
+    return getattr(budget, "gone", None) is not None
 
 
 def cell_noise(rows: Rows, table: Table | None) -> Array:
@@ -343,7 +348,3 @@ def _slopes(known: Known) -> list[Array]:
 
 def _top(known: Known, kappa: Array) -> Array:
     return known.loss.highest(known.ends[0], known.low, known.high, kappa)
-
-
-def _bottom(known: Known, kappa: Array) -> Array:
-    return known.loss.lowest(known.ends[1], known.low, known.high, kappa)
