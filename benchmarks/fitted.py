@@ -1,6 +1,6 @@
 """Models at their minimum: certified beside attacked beside clean, and the cost beside scikit-learn's own fit in the same run.
 
-    python benchmarks/fitted.py [--cases moons,features,cancer,iris,rows,size] [--seeds 5]
+    python benchmarks/fitted.py [--only moons,features,cancer,iris,rows,speed,doubt] [--seeds 5] [--most 100000]
 
 Every figure is of a proven start; "unproven" where none could be proven.
 """
@@ -8,6 +8,7 @@ Every figure is of a proven start; "unproven" where none could be proven.
 from __future__ import annotations
 
 import argparse
+import resource
 import time
 
 import numpy as np
@@ -16,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 import mibp_cert as mc
 from mibp_cert.data import load
-from mibp_cert.errors import Diverged
+from mibp_cert.errors import Diverged, UserError
 
 CASES: dict[str, list[tuple[str, mc.Threat, mc.Fitted]]] = {
     "moons": [
@@ -36,6 +37,8 @@ CASES: dict[str, list[tuple[str, mc.Threat, mc.Fitted]]] = {
         ("two-moons", mc.LabelFlips(1), mc.Fitted(C=1.0)),
         ("two-moons", mc.LabelFlips(3), mc.Fitted(C=1.0)),
         ("two-moons", mc.Budget(mc.LInf(0.2), rows=3), mc.Fitted(C=1.0)),
+        ("two-moons", mc.Removed(5), mc.Fitted(C=1.0)),
+        ("two-moons", mc.Added(1, {}), mc.Fitted(C=1.0)),
     ],
 }
 
@@ -65,32 +68,94 @@ def in_short(threat: mc.Threat) -> str:
     return mc.in_words(threat)[:28]
 
 
-def size(eps: float = 0.002) -> None:
-    """Cost by the number of rows: `make_classification`, standardised, C = 1."""
-    for rows, columns in ((500, 10), (1000, 10), (2000, 10)):
-        x, y = make_classification(rows + 1000, columns, random_state=0)
-        x = (x - x.mean(axis=0)) / x.std(axis=0)
-        split = mc.Split("made", mc.Dataset.of(x[:rows], y[:rows]), test=mc.Dataset.of(x[rows:], y[rows:]))
+SIZES = {500: 10, 2_000: 10, 5_000: 10, 20_000: 20, 100_000: 20, 1_000_000: 20}
+"""Rows and columns of made data."""
+
+
+def made(rows: int, columns: int, tests: int = 1000) -> mc.Split:
+    """`make_classification`, standardised; none of its columns is a combination of others."""
+    x, y = make_classification(rows + tests, columns, n_informative=columns // 2, n_redundant=0, random_state=0)
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    return mc.Split("made", mc.Dataset.of(x[:rows], y[:rows]), test=mc.Dataset.of(x[rows:], y[rows:]))
+
+
+def peak() -> float:
+    """Largest memory of this process so far, in GB; sizes must grow for it to say anything."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def shown(run: mc.CertifiedRun) -> str:
+    found = run.certified_test_accuracy, run.attacked_accuracy, run.nominal_accuracy
+    return " ".join("     –" if value is None else f"{100 * value:6.1f}" for value in found)
+
+
+def speed(most: int, eps: float = 0.002) -> None:
+    """Cost by the number of rows, C = 1: seconds of one process, without and with the attack; memory beside the data."""
+    print(
+        f"{'rows × columns':>16s} certified attacked clean  CPU s  (wall)  attack   GB  scikit-learn's fit  20 epochs"
+    )
+    for rows, columns in ((n, d) for n, d in SIZES.items() if n <= most):
+        split = made(rows, columns)
         start = time.perf_counter()
-        LogisticRegression(C=1.0, tol=1e-10, max_iter=10000).fit(x[:rows], y[:rows])
-        own = time.perf_counter() - start
-        start = time.perf_counter()
-        run = mc.certify_fit(split, mc.LInf(eps), mc.Fitted(C=1.0), attacked=False)
+        LogisticRegression(C=1.0, tol=1e-10, max_iter=10000).fit(split.train.x, split.train.y)
+        own, before = time.perf_counter() - start, peak()
+        marks = [(time.process_time(), time.perf_counter())]
+
+        def hear(stage: str, marks: list[tuple[float, float]] = marks) -> None:
+            if stage == "attacking":
+                marks.append((time.process_time(), time.perf_counter()))
+
+        try:
+            run = mc.certify_fit(split, mc.LInf(eps), mc.Fitted(C=1.0), callbacks=mc.Callbacks(on_stage=hear))
+        except Diverged:
+            print(f"{rows:9d} × {columns:<4d} unproven", flush=True)
+            continue
+        marks.append((time.process_time(), time.perf_counter()))
+        cpu, attack = marks[1][0] - marks[0][0], marks[2][0] - marks[1][0]
         print(
-            f"{rows:7d} × {columns}: certified {100 * (run.certified_test_accuracy or 0):.1f}, clean "
-            f"{100 * (run.nominal_accuracy or 0):.1f}, {time.perf_counter() - start:.1f} s (scikit-learn's fit {own:.3f} s)"
+            f"{rows:9d} × {columns:<4d} {shown(run)} {cpu:9.2f} ({marks[1][1] - marks[0][1]:6.1f}) {attack:7.2f} "
+            f"{peak() - before:5.2f} {own:10.2f}          {in_steps(split, eps)}",
+            flush=True,
         )
+
+
+def in_steps(split: mc.Split, eps: float) -> str:
+    """The same model in 20 epochs of gradient descent, by the engine `relational`: certified, and seconds."""
+    if len(split.train) > 500:
+        return "–"
+    network = mc.Network.mlp([split.train.features, 1])
+    training = mc.Training(epochs=20, learning_rate=1.0, batch_size=len(split.train), loss="cross-entropy")
+    start = time.process_time()
+    try:
+        run = mc.certify_training(network, split, mc.LInf(eps), training, attacked=False)
+    except (Diverged, UserError):
+        return "–"
+    return f"{100 * (run.certified_test_accuracy or 0.0):.1f}, {time.process_time() - start:.1f} s"
+
+
+def doubt(most: int) -> None:
+    """The largest doubt whose start is proven (of a grid of factors 1.25), and what is certified and attacked there."""
+    for rows, columns in ((n, d) for n, d in SIZES.items() if n <= most):
+        split, eps, best = made(rows, columns), 0.002, "     –"
+        try:
+            while True:
+                mc.certify_fit(split, mc.LInf(1.25 * eps), mc.Fitted(C=1.0), attacked=False)
+                eps *= 1.25
+        except Diverged:
+            best = shown(mc.certify_fit(split, mc.LInf(eps), mc.Fitted(C=1.0)))
+        print(f"{rows:9d} × {columns:<4d} proven up to eps {eps:.4f}: {best}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", default=",".join([*CASES, "size"]))
+    parser.add_argument("--only", "--cases", dest="cases", default=",".join([*CASES, "speed", "doubt"]))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--most", type=int, default=100_000, help="rows, for speed and doubt")
     given = parser.parse_args()
     print(f"{'data':14s} {'what may be wrong':28s} {'':8s} {'':13s} {'certified attacked clean majority  seconds':s}")
     for name in given.cases.split(","):
-        if name == "size":
-            size()
+        if name in ("speed", "doubt"):
+            {"speed": speed, "doubt": doubt}[name](given.most)
             continue
         for data, threat, model in CASES[name]:
             print(measure(data, threat, model, given.seeds), flush=True)

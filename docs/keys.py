@@ -17,8 +17,8 @@ PAGE = Path(__file__).parent / "cli.md"
 START, STOP = "<!-- keys: start -->", "<!-- keys: stop -->"
 FREE = {
     "threat": (
-        "Either the short keys `eps`, `missing`, `any_category`, `rows`, `flips`, `target_eps`, which are those of the flags, "
-        "or a `kind` with its own keys (see [What may be wrong](threats.md))."
+        "Either the short keys `eps`, `missing`, `any_category`, `rows`, `flips`, `removed`, `target_eps`, which are those of "
+        "the flags, or a `kind` with its own keys (see [What may be wrong](threats.md))."
     ),
     "test_threat": "What may be wrong with the test inputs: `eps`, or a `kind` with its own keys.",
 }
@@ -26,6 +26,7 @@ ALL = MODEL | FLAGS
 WORDS = {
     "model.fit_intercept": "Whether a fitted model has an intercept.",
     "model.penalise_intercept": "Whether its intercept is penalised, too, as `LinearSVC` does.",
+    "model.class_weight": "How much the rows of each class count: a table of classes and weights, or `balanced`.",
     "data.source": "The CSV file or the name of a built-in data set; the argument of the commands.",
     "data.categorical": "Columns to be taken as categories.",
     "data.drop": "Columns to be left out.",

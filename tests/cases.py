@@ -11,6 +11,7 @@ from mibp_cert.data import Dataset, Recipe
 from mibp_cert.threats import (
     L1,
     L2,
+    Added,
     AnyCategory,
     Budget,
     Confusable,
@@ -20,6 +21,7 @@ from mibp_cert.threats import (
     Missing,
     Monotone,
     Nothing,
+    Removed,
     Rounded,
     Shift,
     column,
@@ -88,9 +90,22 @@ THREATS: dict[str, Any] = {
 }
 
 
+DOMAIN: dict[str, Any] = {"age": (30, 60), "mood": ["fair", "good"]}
+ROWS: dict[str, Any] = {
+    "removed": Removed(2),
+    "removed of some rows": Removed(1).where(column("age") >= 50),
+    "added": Added(2, DOMAIN),
+    "added and removed": Added(1, {}) & Added(1, DOMAIN) & Removed(1),
+    "rows and noise": LInf({"income": 0.2}) & LabelFlips(1) & Removed(1) & Added(1, DOMAIN),
+    "missing and removed": Missing() & Removed(1),
+}
+"""Rows come and go: for fitted models only; engines of steps refuse these."""
+
+
 def bound(name: str, rows: int = 6, seed: int = 0) -> Any:
     """The threat called `name` on the survey; values are missing only where the threat says what they may be."""
-    return THREATS[name].bind(survey(rows, seed, missing=name in ("missing", "missing and noise")))
+    holes = ("missing", "missing and noise", "missing and removed")
+    return {**THREATS, **ROWS}[name].bind(survey(rows, seed, missing=name in holes))
 
 
 def random_threat(rng: np.random.Generator, rows: int) -> Any:

@@ -89,18 +89,27 @@ def step_of(data: Dataset, model: Fitted) -> FitStep:
 def attacked(step: FitStep, bound: Any, samples: int = 30, rounds: int = 2, seed: int = 0) -> tuple[Any, Any, Any]:
     """Datasets: as handed in, sampled, and pushed along the adjoints of parameters and scores; and their minimisers."""
     members, (x, y) = [bound.reference, *bound.sample(np.random.default_rng(seed), samples)], bound.reference
-    zeros = np.zeros(step.layout.size)
+    zeros = start_of(step)
     theta = step.train(zeros, x, y)
-    rows, eye = step.design(zeros, x), np.eye(len(theta))
+    rows, eye = step.design(zeros, x), np.eye(step.fitted)
     a = np.concatenate([eye, -eye, rows, -rows])
     xs, ys, at = (np.broadcast_to(v, (len(a), *v.shape)) for v in (x, y, theta))
     for _ in range(rounds if bound.noise().symbols else 0):
         found = [bound.worst(g) for g in adjoint(step, bound.noise(), a, xs, ys, at)]
         members += found
         xs, ys = (np.stack([m[i] for m in found]) for i in (0, 1))
-        at = step.train(np.zeros_like(at), xs, ys)
+        at = step.train(np.broadcast_to(zeros, at.shape), xs, ys)
     xs, ys = (np.stack([m[i] for m in members]) for i in (0, 1))
-    return xs, ys, step.train(np.zeros((len(members), len(theta))), xs, ys)
+    return xs, ys, step.train(np.broadcast_to(zeros, (len(members), len(theta))), xs, ys)
+
+
+def start_of(step: FitStep) -> Any:
+    """The frozen parameters, and zeros."""
+    found = np.zeros(step.layout.size)
+    if step.model.features is not None:
+        frozen = step.model.features.body(step.network.features)[1]
+        found[: len(frozen)] = frozen
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,12 +126,13 @@ class World:
     def of(cls, model: Fitted, threat: Any, data: Dataset, **how: Any) -> World:
         step, bound = step_of(data, model), threat.bind(data)
         x, y, theta = attacked(step, bound, **how)
-        s = np.einsum("mnp,mp->mn", step.design(theta, x), theta)
+        frozen, fitted = start_of(step)[: -step.fitted], theta[:, -step.fitted :]
+        s = np.einsum("mnp,mp->mn", step.design(theta, x), fitted)
         limited, dirty = bound.unbudgeted(), np.zeros(s.shape, dtype=bool)
         if limited is not None:
             h = limited.clean.hull()
             dirty = ((x < h.x_low) | (x > h.x_high)).any(axis=2) | ((y < h.y_low) | (y > h.y_high)).any(axis=2)
-        return cls(step, table_problem(step, bound, np.zeros(0)), theta, s, dirty)
+        return cls(step, table_problem(step, bound, frozen), fitted, s, dirty)
 
     def hull(self) -> Ranges:
         """The smallest ranges that hold for these datasets: of rows as such, and of those that replace them."""

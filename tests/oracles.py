@@ -23,6 +23,8 @@ SMOOTH = {
     "tanh": mp.tanh,
     "tanh slope": lambda x: mp.sech(x) ** 2,
     "softplus": lambda x: mp.log1p(mp.exp(x)),
+    "cos": mp.cos,
+    "cos slope": lambda x: -mp.sin(x),
     "exp": mp.exp,
     "reciprocal": lambda x: 1 / x,
 }

@@ -80,7 +80,7 @@ def test_sets_of_every_engine_hold_all_models_and_what_they_compute(name: str, o
         state, _ = engine.advance(state, step, threat)
         theta = run_steps([step], theta, x, y)
         assert ((state.lower <= theta) & (theta <= state.upper)).all()
-        again = engine.restore(state.arrays(), threat)
+        again = engine.restore(state.arrays(), threat, step)
         assert all(np.array_equal(a, b) for a, b in zip(state.arrays().values(), again.arrays().values(), strict=True))
         state = again
     size, rows = p.network.layout.size, rng.normal(size=(5, p.network.features))

@@ -212,11 +212,11 @@ def test_bounds_hold_under_the_smallest_ranges_that_hold(loss: str, name: str) -
     assert world.excess(Zonotope(problem.table, problem.loss, z, problem.tau).bounds()) <= room
     a = np.eye(len(z.low))[0]
     at = int(world.theta[:, 0].argmax())
-    assert problem.reaches(z, a, float(world.theta[at, 0]) - room)
-    assert problem.reaches(z, -a, -float(world.theta[:, 0].min()) - room)
+    assert problem.reaches(problem.around(z), a, float(world.theta[at, 0]) - room)
+    assert problem.reaches(problem.around(z), -a, -float(world.theta[:, 0].min()) - room)
     clean = np.where(world.dirty, -np.inf, world.s)
     i = int(clean.max(axis=0).argmax())
-    assert problem.reaches(z, problem.table.rows.x[i], float(clean[:, i].max()) - room, i)
+    assert problem.reaches(problem.around(z), problem.table.rows.x[i], float(clean[:, i].max()) - room, i)
 
 
 def test_the_zonotope_holds_under_an_assumption() -> None:
@@ -295,11 +295,11 @@ def _escapes(loss: str, name: str, seeds: int = 3) -> bool:
 
 def _wrong_sign(patch: pytest.MonkeyPatch) -> None:
     original = Known.worst
-    patch.setattr(Known, "worst", lambda self, rho: original(self, tuple(-part for part in rho)))
+    patch.setattr(Known, "worst", lambda self, rho, *rooms: original(self, tuple(-part for part in rho), *rooms))
 
 
 def _no_gap(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dual, "_gap", lambda middle, radius, rho: 0.0 * middle)
+    patch.setattr(dual, "_gap", lambda middle, radius, rho, rooms=None: 0.0 * middle)
 
 
 def _no_kink(patch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from mibp_cert.cli import app
+from mibp_cert.data import two_moons
+from mibp_cert.errors import Diverged, UserError
+from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Training
-from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, run_table, runner
+from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, minimum, run_table, runner
 from mibp_cert.studies.reproduce.paper import IRIS2, TWO_MOONS, Cost
+from mibp_cert.threats import LInf
 
 SMALL = replace(IRIS2, cells=IRIS2.cells[:1], training=Training(6), hidden=(4,), learning_rates=(0.02, 0.1))
 
@@ -79,3 +83,83 @@ def test_unknown_tables_and_engines_are_named(what: str, engines: str) -> None:
     result = CliRunner().invoke(app, ["reproduce", what, "--engines", engines])
     assert result.exit_code != 0
     assert "There is no" in str(result.exception)
+
+
+# Models at their minimum ------------------------------------------------------------------------------------------------
+
+
+def test_a_fitted_model_stands_beside_the_papers_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without features, with C from the grid, without steps; beside networks, whose steps are said."""
+    monkeypatch.setitem(TABLES, "iris2", replace(SMALL, learning_rates=(0.02,)))
+    monkeypatch.setattr(minimum, "QUICK", (0.005, 0.01))
+    out = tmp_path / "out.json"
+    words = ["reproduce", "iris2", "--seeds", "1", "--quick", "--model", "logistic", "--features", "4"]
+    kept = ["--runs", str(tmp_path / "runs"), "--json", str(out)]
+    result = CliRunner().invoke(app, [*words, "--engines", "interval", *kept], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    for said in (
+        "minimum",
+        "logistic, 4 tanh features",
+        "another training than the paper's",
+        "majority",
+        "0.005, 0.01",
+    ):
+        assert said in result.output
+    network, plain, featured = json.loads(out.read_text())
+    assert [r["model"] for r in (network, plain, featured)] == ["network", "logistic", "logistic"]
+    assert [r["features"] for r in (network, plain, featured)] == [None, 0, 4]
+    assert network["steps"] >= 5
+    assert network["C"] is None
+    for record in (plain, featured):
+        assert (record["engine"], record["steps"], record["learning_rate"]) == ("dual", None, None)
+        assert record["C"] in minimum.QUICK
+        assert record["certified"] <= record["attacked"] <= record["clean"]
+    monkeypatch.setattr(runner, "run_unit", lambda *args: pytest.fail("ran again"))
+    alone = CliRunner().invoke(app, [*words, *kept])
+    assert alone.exit_code == 0, alone.output
+    assert [r["model"] for r in json.loads(out.read_text())] == ["logistic", "logistic"]
+
+
+def test_c_is_chosen_on_validation_rows_and_not_beyond_what_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[float] = []
+    right = {0.01: (0.5, 0.9), 0.1: (0.8, 0.8), 1.0: (0.8, 0.7)}
+
+    class Found:
+        def __init__(self, c: float) -> None:
+            self.validation = right[c][::-1]
+
+    def fitted(data: object, threat: object, model: Fitted, **how: object) -> Found:
+        tried.append(model.C)
+        if model.C > 1.0:
+            raise Diverged("too much")
+        return Found(model.C)
+
+    monkeypatch.setattr(minimum, "certify_fit", fitted)
+    monkeypatch.setattr(minimum, "GRID", (0.01, 0.1, 1.0, 10.0, 100.0))
+    _, c = minimum.best_fit(minimum.Fit("logistic", 0), two_moons(0), LInf(0.1), 0, quick=False)
+    assert (c, tried) == (0.1, [0.01, 0.1, 1.0, 10.0, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--model ridge", "can be fitted with logistic, squared-hinge, not 'ridge'"),
+        ("--features 3", "--features is a number ≥ 0 for models that are fitted"),
+    ],
+)
+def test_what_cannot_be_fitted_here_is_said(words: str, said: str) -> None:
+    result = CliRunner().invoke(app, ["reproduce", "iris2", *words.split()])
+    assert said in str(result.exception)
+
+
+def test_more_classes_than_a_fitted_model_knows_are_a_sentence(tmp_path: Path) -> None:
+    """Three classes work here as soon as fitted models know them."""
+    options = Options(seeds=1, engines=(), quick=True, runs=tmp_path, model="logistic", features=0)
+    table = replace(TABLES["iris"], cells=TABLES["iris"].cells[1:2])
+    try:
+        found = run_table(table, options, lambda text: None)
+    except UserError as error:
+        refused = str(error)
+        assert "classes" in refused
+        return
+    assert found[0]["certified"] <= found[0]["attacked"]

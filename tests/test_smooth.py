@@ -42,7 +42,7 @@ def test_values_of_pytorch_are_enclosed(torch: Any, name: str) -> None:
     """Values and the derivatives that autograd computes from them."""
     x = _points(name, np.random.default_rng(1), 20000)
     plain = torch.tensor(x, requires_grad=True)
-    base = {name: getattr(torch, name) for name in ("sigmoid", "tanh", "exp", "reciprocal")}
+    base = {name: getattr(torch, name) for name in ("sigmoid", "tanh", "cos", "exp", "reciprocal")}
     base["softplus"] = torch.nn.Softplus(threshold=40.0)
     out = base[name.split()[0]](plain)
     if name.endswith("slope"):

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from cases import THREATS, bound, survey
+from cases import ROWS, THREATS, bound, survey
 from conftest import small_data
 from mibp_cert.data import Dataset, Recipe
 from mibp_cert.errors import UserError
@@ -50,7 +50,7 @@ PLAIN = {
 }
 
 
-@pytest.fixture(params=[*PLAIN, *THREATS])
+@pytest.fixture(params=[*PLAIN, *THREATS, *ROWS])
 def threat(request: pytest.FixtureRequest) -> ThreatSet:
     if request.param in PLAIN:
         return PLAIN[request.param].bind(DATA)
@@ -343,14 +343,16 @@ def kinds(plain: Any) -> set[str]:
 
 def test_every_kind_is_held_against_every_view_and_engine() -> None:
     """Fails until a new threat is in the cases that all views and engines are tested with (targets: in test_regression)."""
-    covered = set().union(*(kinds(threat.to_json()) for threat in [*THREATS.values(), *TARGETS.values()]))
+    covered = set().union(
+        *(kinds(threat.to_json()) for threat in [*THREATS.values(), *ROWS.values(), *TARGETS.values()])
+    )
     assert set(KINDS) <= covered, f"add to tests/cases.py: {set(KINDS) - covered}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_speaks_for_itself_and_survives_a_file(kind: str) -> None:
     assert KINDS[kind].words is not Threat.words, "words() is still the default: plain data"
-    for threat in [*THREATS.values(), *TARGETS.values()]:
+    for threat in [*THREATS.values(), *ROWS.values(), *TARGETS.values()]:
         plain = threat.to_json()
         if kind in kinds(plain):
             again = threat_from_json(json.loads(json.dumps(plain)))

@@ -93,3 +93,86 @@ def test_the_estimator_starts_from_a_torch_module(torch: Any) -> None:
 def test_an_unsupported_torch_module_is_named_with_its_index(torch: Any, make: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         mc.from_torch(make(torch.nn))
+
+
+# Frozen bodies ----------------------------------------------------------------------------------------------------------
+
+
+def _body(torch: Any, *, head: bool) -> Any:
+    nn = torch.nn
+    torch.manual_seed(1)
+    body = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 4), nn.ReLU())
+    body.requires_grad_(requires_grad=False)
+    return nn.Sequential(body, nn.Linear(4, 1)) if head else body
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_a_frozen_torch_body_with_a_fitted_head_is_certified(torch: Any, head: bool) -> None:
+    """Heads that PyTorch fits behind the body, on datasets of the threat, lie in the bounds."""
+    module, eps = _body(torch, head=head), 0.02
+    body = module[0] if head else module
+    data = mc.two_moons(0, sizes=(30, 10, 20))
+    found = mc.features_from_torch(module)
+    assert found.network.sizes == [2, 6, 4]
+    model = mc.Fitted(C=0.5, features=found)
+    quick = mc.AttackSettings(members=8, points=8, parameters=4, rounds=1)
+    run = mc.certify_fit(data, mc.LInf(eps), model, attack_settings=quick)
+    assert run.test is not None
+    assert run.test.certified.any()
+    rng, body = np.random.default_rng(0), body.double()
+    for _ in range(3):
+        moved = data.train.x + eps * rng.choice([-1.0, 1.0], data.train.x.shape)
+        phi, labels = body(torch.from_numpy(moved)), torch.from_numpy(np.array(data.train.y, dtype=np.float64))
+        last = torch.nn.Linear(4, 1).double()
+        optimiser = torch.optim.LBFGS(
+            last.parameters(), max_iter=500, tolerance_grad=1e-12, tolerance_change=0.0, line_search_fn="strong_wolfe"
+        )
+
+        def closure(phi: Any = phi, labels: Any = labels, last: Any = last, optimiser: Any = optimiser) -> Any:
+            optimiser.zero_grad()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(last(phi)[:, 0], labels, reduction="sum")
+            loss = loss + (last.weight**2).sum() / (2 * model.C)
+            loss.backward()
+            return loss
+
+        optimiser.step(closure)
+        theta = np.concatenate([p.detach().numpy().ravel() for p in (*body.parameters(), *last.parameters())])
+        assert (run.bounds.lower - 1e-7 <= theta).all()
+        assert (theta <= run.bounds.upper + 1e-7).all()
+    back = mc.to_torch(run)(torch.from_numpy(np.array(data.test.x))).detach().numpy()
+    np.testing.assert_allclose(back, nominal_outputs(run.network, run.theta, data.test.x), rtol=1e-9)
+
+
+def test_images_go_through_a_frozen_torch_body(torch: Any) -> None:
+    nn = torch.nn
+    body = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.ReLU(), nn.Flatten()).requires_grad_(requires_grad=False)
+    found = mc.features_from_torch(body, (1, 8, 8))
+    images = np.random.default_rng(0).random((4, 64))
+    network, theta = found.body(64)
+    expected = body.double()(torch.from_numpy(images).reshape(4, 1, 8, 8)).numpy()
+    np.testing.assert_allclose(nominal_outputs(network, theta, images), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda nn: nn.Linear(2, 1), "features_from_torch takes an nn.Sequential"),
+        (lambda nn: nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), "no frozen leading layers"),
+        (lambda nn: nn.Sequential(nn.ReLU(), nn.Linear(2, 1)), "nothing to freeze"),
+        (
+            lambda nn: nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.Linear(3, 3), nn.ReLU()),
+            "module 1, Linear",
+        ),
+        (lambda nn: nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.BatchNorm1d(3)), "module 1, BatchNorm1d"),
+        (lambda nn: nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.Dropout()), "has no counterpart"),
+    ],
+)
+def test_a_body_that_is_not_frozen_or_not_plain_is_refused(torch: Any, make: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words) as found:
+        mc.features_from_torch(make(torch.nn))
+    assert "\n" not in str(found.value)
+
+
+def test_from_torch_names_the_door_for_frozen_layers(torch: Any) -> None:
+    with pytest.raises(UserError, match=r"is frozen .* features_from_torch"):
+        mc.from_torch(_body(torch, head=True))

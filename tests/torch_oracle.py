@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, Network, ReLU, Sigmoid, Softplus, Tanh
+from mibp_cert.nets import AvgPool2d, Conv2d, Cosine, Flatten, LeakyReLU, Linear, Network, ReLU, Sigmoid, Softplus, Tanh
 
 
 def model(torch: Any, network: Network, theta: Any) -> Any:
@@ -30,6 +30,8 @@ def model(torch: Any, network: Network, theta: Any) -> Any:
                 made = torch.nn.Tanh()
             case Softplus():
                 made = torch.nn.Softplus(threshold=40.0)
+            case Cosine():
+                made = _cosine(torch)
             case Flatten():
                 made = torch.nn.Flatten()
             case AvgPool2d():
@@ -42,6 +44,14 @@ def model(torch: Any, network: Network, theta: Any) -> Any:
                 getattr(made, name).copy_(torch.tensor(np.array(tensors[f"{i}.{name}"])))
         layers.append(made)
     return torch.nn.Sequential(*layers)
+
+
+def _cosine(torch: Any) -> Any:
+    class Cos(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, a: Any) -> Any:
+            return torch.cos(a)
+
+    return Cos()
 
 
 def loss_of(torch: Any, name: str, out: Any, y: Any) -> Any:

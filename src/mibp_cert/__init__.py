@@ -17,10 +17,11 @@ from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import Box, RelationalSettings, SolverSettings
 from mibp_cert.engines.relational import RelationalSet
 from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.fitted import Fitted, RandomFeatures
+from mibp_cert.fitted import Explanation, Fitted, FrozenLayers, RandomFeatures
 from mibp_cert.nets import Network, Training
-from mibp_cert.nets.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
+from mibp_cert.nets.layers import AvgPool2d, Conv2d, Cosine, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
 from mibp_cert.questions.collective import Flips, collective
+from mibp_cert.questions.explain import explain
 from mibp_cert.questions.properties import Verdict, fair, holds, monotone
 from mibp_cert.store import load_run, resume_run
 from mibp_cert.studies.blame import Blame, blame
@@ -29,6 +30,7 @@ from mibp_cert.studies.tolerance import Family, Tolerance, tolerance
 from mibp_cert.threats import (
     L1,
     L2,
+    Added,
     AnyCategory,
     Budget,
     Confusable,
@@ -38,6 +40,7 @@ from mibp_cert.threats import (
     Missing,
     Monotone,
     Nothing,
+    Removed,
     Rounded,
     Rules,
     Shift,
@@ -48,7 +51,7 @@ from mibp_cert.threats import (
     label_is,
     threat_from_json,
 )
-from mibp_cert.torch import from_torch, to_torch
+from mibp_cert.torch import features_from_torch, from_torch, to_torch
 
 if TYPE_CHECKING:
     from mibp_cert.estimator import (
@@ -81,6 +84,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "L1",
     "L2",
+    "Added",
     "AnyCategory",
     "AttackSettings",
     "AuditSettings",
@@ -97,13 +101,16 @@ __all__ = [
     "Column",
     "Confusable",
     "Conv2d",
+    "Cosine",
     "Dataset",
     "Diverged",
     "Exchanged",
+    "Explanation",
     "Family",
     "Fitted",
     "Flatten",
     "Flips",
+    "FrozenLayers",
     "LInf",
     "LabelFlips",
     "LeakyReLU",
@@ -120,6 +127,7 @@ __all__ = [
     "Recipe",
     "RelationalSet",
     "RelationalSettings",
+    "Removed",
     "Rounded",
     "Rules",
     "Selection",
@@ -143,7 +151,9 @@ __all__ = [
     "collective",
     "column",
     "compare",
+    "explain",
     "fair",
+    "features_from_torch",
     "from_torch",
     "holds",
     "html_report",

@@ -24,7 +24,7 @@ from mibp_cert.data.table import Reading, missing_columns, notes, read_table, sp
 from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings, engine_named
 from mibp_cert.errors import UserError
-from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, FitMibpEngine, Fitted
+from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, FitMibpEngine, Fitted, RandomFeatures
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
 from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.properties import Questions
@@ -35,7 +35,12 @@ Settings = TypeVar("Settings")
 
 CLOSE = 0.05
 """How far below the best clean accuracy an epoch may be to be chosen."""
-SHORT = {"flips": ("label-flips", "at_most"), "target_eps": ("target-noise", "eps"), "missing": ("missing", "columns")}
+SHORT = {
+    "flips": ("label-flips", "at_most"),
+    "removed": ("removed", "at_most"),
+    "target_eps": ("target-noise", "eps"),
+    "missing": ("missing", "columns"),
+}
 """Short keys of the section `threat`, the kind that each stands for, and the entry there."""
 EASY = ("eps", "rows", "any_category", *SHORT)
 """Keys of the section `threat` that the command line knows; a `kind` says everything else."""
@@ -64,6 +69,7 @@ def _keys(settings: Any, *without: str) -> dict[str, tuple[str, Any]]:
     return {f.name: (str(f.type), f.default) for f in fields(settings) if f.name not in without}
 
 
+_OF_FEATURES = {"features": ("int", None), **{f"feature_{k}": v for k, v in _keys(RandomFeatures, "count").items()}}
 _TEXT, _SIZES, _NUMBER, _WHOLE = ("str", None), ("str | tuple", None), ("float", None), ("int", None)
 SECTIONS: dict[str, dict[str, tuple[str, Any]]] = {
     "data": {
@@ -73,7 +79,7 @@ SECTIONS: dict[str, dict[str, tuple[str, Any]]] = {
     },
     "threat": {},
     "test_threat": {},
-    "model": {"kind": ("str", NETWORK), **_keys(Fitted, "loss")},
+    "model": {"kind": ("str", NETWORK), **_keys(Fitted, "loss", "features"), **_OF_FEATURES},
     "network": {"hidden": _SIZES, "activation": ("str", "relu"), "conv": _SIZES, "logits": _WHOLE},
     "training": {**_keys(Training), "loss": _TEXT, "learning_rate": _NUMBER, "epochs": _WHOLE},
     "run": {"engine": ("str", "relational"), "prediction": _TEXT, "unroll": ("int", 1)},
@@ -90,6 +96,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "float": ((int, float), "a number"),
     "str": ((str,), "text"),
     "tuple": ((list, tuple), "a list"),
+    "Mapping": ((Mapping,), "a table"),
 }
 
 
@@ -132,6 +139,10 @@ def _check_model(config: Config, named: Mapping[str, str]) -> None:
         raise UserError(f"There is no model called {kind!r}; {nearest(kind, [NETWORK, *MODELS])}")
     for key, name in named.items():
         section = key.partition(".")[0]
+        if key.startswith("model.feature_") and kind != NETWORK and config["model"]["features"] is None:
+            raise UserError(
+                f"{name} says what random features are like: say how many there are, such as --features 30."
+            )
         if kind == NETWORK and section == "model" and key != "model.kind":
             raise UserError(
                 f"{name} belongs to models that are fitted to their minimum: choose --model logistic or ridge."
@@ -223,6 +234,8 @@ def job_of(config: Config) -> Job:
         questions.check(data, test_threat=bool(test))
     if config["model"]["kind"] != NETWORK:
         model, kept = _fitted(config, data), {name: config[name] for name in OF_ALL}
+        if model.features is None:  # nothing is said of what there is not
+            kept["model"] = {key: value for key, value in config["model"].items() if not key.startswith("feature")}
         engine = config["run"]["engine"] if config["run"]["engine"] in FITTED else next(iter(FITTED))
         kept |= {
             "threat": threat.to_json(),
@@ -261,8 +274,10 @@ def job_of(config: Config) -> Job:
 
 def _fitted(config: Config, data: Split) -> Fitted:
     """The fitted model that the configuration describes."""
-    kind = config["model"]["kind"]
-    model = _typed(Fitted, {**config["model"], "loss": MODELS[kind]})
+    kind, said = config["model"]["kind"], config["model"]
+    like = {f.name: said[f"feature_{f.name}"] for f in fields(RandomFeatures) if f.name != "count"}
+    features = None if said["features"] is None else RandomFeatures(said["features"], **like)
+    model = _typed(Fitted, {**said, "loss": MODELS[kind], "features": features})
     wanted, numbers = model.loss in REGRESSIONS, data.train.task is Task.NUMBERS
     if wanted != numbers:
         fitting = [name for name, loss in MODELS.items() if (loss in REGRESSIONS) == numbers]
@@ -317,7 +332,8 @@ def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = 
     said = {key: value for key, value in section.items() if value not in (None, (), [])}
     if not said:
         raise UserError(
-            "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, or [threat] in a configuration."
+            "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, --removed, or [threat] in a "
+            "configuration."
         )
     parts = _noise(said["eps"]) if "eps" in said else []
     if "any_category" in said:

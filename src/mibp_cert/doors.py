@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mibp_cert.certify.attack import AttackSettings
 from mibp_cert.certify.loop import Callbacks, certify
 from mibp_cert.certify.request import Request, Selection, check_threat, with_missing
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
-from mibp_cert.engines import EngineSettings, RelationalSettings, SolverSettings, engine_named
+from mibp_cert.engines import DEFAULT, EngineSettings, RelationalSettings, SolverSettings, engine_named
 from mibp_cert.engines.rounding import Array
-from mibp_cert.fitted import Fitted
+from mibp_cert.errors import UserError
+from mibp_cert.fitted import FITTED, Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.store import run_in
 from mibp_cert.threats import Nothing, Threat
@@ -87,16 +89,20 @@ def certify_fit(
     engine: str = "dual",
     *,
     solver: SolverSettings | None = None,
+    sample_weight: ArrayLike | None = None,
     test_threat: Threat | None = None,
     attack_settings: AttackSettings | None = None,
     attacked: bool = True,
     callbacks: Callbacks | None = None,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
 ) -> CertifiedRun:
     """Fit on every dataset that the threat allows, at once: bounds that contain the minimiser for each of them.
 
-    No seed, batch or number of steps is part of the certificate; scaling, features and `C` are fixed. What the closed form
-    (`engine="dual"`) leaves open, linear programs and cases may decide (`"lp"`), or on small tables a solver (`"mibp"`, with
-    `solver` saying which).
+    No seed, batch or number of steps is part of the certificate; scaling, features, `C` and weights are fixed. What the closed
+    form (`engine="dual"`) leaves open, linear programs and cases may decide (`"lp"`), or on small tables a solver (`"mibp"`,
+    with `solver` saying which). `sample_weight`: how much each training row counts, a number ≥ 0. `run_dir`, `resume`: as for
+    `certify_training`.
 
     >>> from mibp_cert import LInf, two_moons
     >>> run = certify_fit(two_moons(0), LInf(0.01), Fitted(C=1.0))
@@ -104,6 +110,8 @@ def certify_fit(
     True
     """
     model, split = model or Fitted(), Split.of(data)
+    if sample_weight is not None:
+        split = replace(split, train=split.train.weighted(sample_weight))
     network = model.network(split.train)
     request = _request(
         network,
@@ -118,7 +126,25 @@ def certify_fit(
         test_threat,
         (attack_settings or AttackSettings()) if attacked else None,
     )
-    return certify(request, callbacks)
+    return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
+
+
+def certify_model(
+    network: Network | None,
+    data: Split | Dataset,
+    threat: Threat | None,
+    training: Training | Fitted | None,
+    engine: str | None = None,
+    **options: Any,
+) -> CertifiedRun:
+    """Whichever of the two it is: a fitted model has no need of a network, and each kind has an engine of its own."""
+    if isinstance(training, Fitted):
+        return certify_fit(data, threat, training, engine or next(iter(FITTED)), **options)
+    if network is None:
+        raise UserError(
+            "A training in steps needs a network, such as Network.mlp([2, 2]); only fitted models have none."
+        )
+    return certify_training(network, data, threat, training, engine or DEFAULT, **options)
 
 
 def _request(network: Network, data: Split | Dataset, threat: Threat | None, *rest: Any) -> Request:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mibp_cert.certify import CertifiedRun
 from mibp_cert.doors import Start
 from mibp_cert.errors import UserError
+from mibp_cert.fitted import FrozenLayers
 from mibp_cert.nets import AvgPool2d, Conv2d, Flatten, Layer, LeakyReLU, Linear, Network, ReLU, Sigmoid, Softplus, Tanh
 
 Shape = tuple[int, int, int]
@@ -49,15 +50,50 @@ def from_torch(module: Any, shape: Shape | None = None) -> Start:
     Weights become float64. A module without a counterpart, or one that would be trained otherwise than its layers say (frozen or
     shared parameters, hooks, parametrisations, a forward of its own), is refused and named with its place.
     """
+    return Start(*_read(_parts(module, "from_torch"), shape, frozen=False))
+
+
+def features_from_torch(module: Any, shape: Shape | None = None) -> FrozenLayers:
+    """The frozen leading layers of an `nn.Sequential` (`requires_grad=False`) as features of a fitted model: a body that nothing
+    trains any more, with a convex head.
+
+    Behind them the module may have one `nn.Linear` that is not frozen: the head. It is fitted anew, to its minimum, and its
+    weights are not read. Layers are read and refused as by `from_torch`; where they draw or remember anything (dropout, batch
+    normalisation), there is no counterpart.
+    """
+    nn, parts = _torch().nn, _parts(module, "features_from_torch")
+    trained = [any(p.requires_grad for p in part.parameters()) for part in parts]
+    count = trained.index(True) if any(trained) else len(parts)
+    if count == 0:
+        raise UserError(
+            "The module has no frozen leading layers; freeze those that are features: body.requires_grad_(False)."
+        )
+    if [type(part) for part in parts[count:]] not in ([], [nn.Linear]):
+        said = " ".join(str(parts[count]).split())
+        raise UserError(
+            f"Behind the frozen layers comes module {count}, {said}, which is not frozen and not the last one: what is fitted is "
+            "one nn.Linear at the end, so freeze all before it."
+        )
+    return FrozenLayers(*_read(parts[:count], shape, frozen=True))
+
+
+def _parts(module: Any, door: str) -> list[Any]:
+    """The modules of a sequence, in order."""
     nn = _torch().nn
     if type(module) is not nn.Sequential:
-        raise UserError(f"from_torch takes an nn.Sequential, got {type(module).__name__}; put the layers into one.")
+        raise UserError(f"{door} takes an nn.Sequential, got {type(module).__name__}; put the layers into one.")
+    return _flat(module, nn, door)
+
+
+def _read(parts: list[Any], shape: Shape | None, *, frozen: bool) -> tuple[Network, NDArray[np.float64]]:
+    """Modules as a network, and their parameters."""
+    nn = _torch().nn
     layers: list[Layer] = []
     tensors: list[NDArray[np.float64]] = []
     seen: set[int] = set()
-    for place, part in enumerate(_flat(module, nn)):
+    for place, part in enumerate(parts):
         try:
-            _check_plain(part, seen)
+            _check_plain(part, seen, frozen=frozen)
             layers += [] if type(part) is nn.Identity else [_layer(part, nn)]
         except _Refused as why:
             said, known = " ".join(str(part).split()), ", ".join(kind.__name__ for kind in COUNTERPARTS)
@@ -68,13 +104,16 @@ def from_torch(module: Any, shape: Shape | None = None) -> Start:
         # PyTorch and this package keep weight and bias in the same order and shape.
         tensors += [p.detach().cpu().double().numpy().ravel() for p in part.parameters()]
     if not tensors:
-        raise UserError("The module has no layer with parameters: there is nothing to train.")
+        raise UserError(
+            f"The module has no layer with parameters: there is nothing to {'freeze' if frozen else 'train'}."
+        )
     takes = layers[0].inputs if isinstance(layers[0], Linear) else shape
     if takes is None:
         raise UserError(
-            "The module takes images: name the shape of one, from_torch(module, (channels, height, width))."
+            f"The module takes images: name the shape of one, {'features_' if frozen else ''}from_torch(module, (channels, "
+            "height, width))."
         )
-    return Start(Network(tuple(layers), takes), np.concatenate(tensors))
+    return Network(tuple(layers), takes), np.concatenate(tensors)
 
 
 def to_torch(run: CertifiedRun) -> Any:
@@ -98,11 +137,11 @@ def to_torch(run: CertifiedRun) -> Any:
     return module
 
 
-def _flat(module: Any, nn: Any) -> list[Any]:
+def _flat(module: Any, nn: Any, door: str) -> list[Any]:
     """The modules of nested sequences, in order; the sequences themselves must do nothing else."""
     if _own_ways(module):
-        raise UserError(f"The {type(module).__name__} {_own_ways(module)}; from_torch takes plain sequences only.")
-    return [inner for part in module for inner in (_flat(part, nn) if type(part) is nn.Sequential else [part])]
+        raise UserError(f"The {type(module).__name__} {_own_ways(module)}; {door} takes plain sequences only.")
+    return [inner for part in module for inner in (_flat(part, nn, door) if type(part) is nn.Sequential else [part])]
 
 
 def _own_ways(module: Any) -> str:
@@ -117,9 +156,9 @@ class _Refused(Exception):
     """Why a module cannot be taken."""
 
 
-def _check_plain(part: Any, seen: set[int]) -> None:
-    """Refuse a module whose parameters are not trained as those of an independent, plain layer; `seen`: where earlier modules and
-    their tensors are in memory."""
+def _check_plain(part: Any, seen: set[int], *, frozen: bool) -> None:
+    """Refuse a module whose parameters are not trained (or frozen) as those of an independent, plain layer; `seen`: where earlier
+    modules and their tensors are in memory."""
     parameters, own = dict(part.named_parameters()), _own_ways(part)
     if hasattr(part, "parametrizations") or any(name.endswith("_orig") for name in parameters):
         raise _Refused("has a parametrisation (such as spectral_norm or pruning)")
@@ -128,8 +167,8 @@ def _check_plain(part: Any, seen: set[int]) -> None:
     if own:
         raise _Refused(own)
     for name, tensor in parameters.items():
-        if not tensor.requires_grad:
-            raise _Refused("is frozen (requires_grad=False)")
+        if not tensor.requires_grad and not frozen:
+            raise _Refused("is frozen (requires_grad=False; as features of a fitted model: features_from_torch)")
         if getattr(tensor, "_backward_hooks", None):
             raise _Refused("has hooks on its gradients")
         if tensor.data_ptr() in seen:

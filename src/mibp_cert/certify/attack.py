@@ -26,8 +26,18 @@ from mibp_cert.sets import ThreatSet
 
 VARIANTS = 6
 """Random perturbations of the test inputs that every model meets."""
+EVERY = 600
+"""Members up to which a fitted model is fitted to every one of them."""
 CHUNK = 64
 """Datasets trained at once."""
+CELLS = 4_000_000
+"""Cells of datasets at once."""
+MANY_CELLS = 10_000_000
+"""Cells of all datasets, above which few are fitted, one after another, ..."""
+FEW_CELLS = 100_000_000
+"""... as many as have so many cells together, ..."""
+FEW = 16
+"""... but at least so many."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +76,33 @@ class _Trainer:
         self.logits: list[Array] = []
         self.origins: list[str] = []
         self.data: list[tuple[Array, Array]] = []
+        self.begin = theta0
+        """Where fits start from; a minimum does not depend on it."""
 
     def add(self, members: list[tuple[Array, Array]], origin: str) -> None:
         for x, y in members:
             if not self.threat.contains(x, y):
                 raise SoundnessError(f"An attack dataset ({origin}) is not a member of the threat; this is a bug.")
-        for start in range(0, len(members), CHUNK):
-            part = members[start : start + CHUNK]
+        step = self.at_once
+        for start in range(0, len(members), step):
+            part = members[start : start + step]
             x, y = np.stack([m[0] for m in part]), np.stack([m[1] for m in part])
-            theta = np.broadcast_to(self.theta0, (len(part), len(self.theta0)))
+            theta = np.broadcast_to(self.begin, (len(part), len(self.begin)))
             trained = run_steps(self.steps, theta, x, y)[..., : self.network.layout.size]
             self.theta += list(trained)
             self.logits += list(self._worst_logits(trained))
         self.origins += [f"{origin} {i}" for i in range(len(members))]
         self.data += members
+
+    @property
+    def at_once(self) -> int:
+        """Datasets at once."""
+        return max(1, min(CHUNK, CELLS // self.threat.reference[0].size))
+
+    def forget(self) -> None:
+        """Keep no dataset but the one that changes the most: fits need the others no longer."""
+        kept = 0 if self.regression else int((self.classes() != self.nominal).sum(axis=1).argmax())
+        self.data = [self.data[kept] if i == kept else (np.zeros(0), np.zeros(0)) for i in range(len(self.data))]
 
     def perturb(self, variants: list[Array]) -> None:
         """Let every model so far, and every later one, meet these inputs too."""
@@ -158,10 +181,15 @@ def attack(
     if inputs.members is not None:
         trainer.perturb([x for x, _ in inputs.members.sample(rng, VARIANTS)])
     trainer.add([threat.reference], "clean data")
-    trainer.add(threat.sample(rng, settings.members), "random member")
     if isinstance(steps[0], FitStep):
-        _push(trainer, steps[0], settings)
+        each = max(1, threat.reference[0].size)
+        every = threat.members(min(EVERY, MANY_CELLS // each))
+        if every is None:
+            _fits(trainer, steps[0], settings, rng)
+        else:
+            trainer.add(every, "dataset")
         return trainer.found(nominal)
+    trainer.add(threat.sample(rng, settings.members), "random member")
     cases = [] if state is None else cases_of(state, threat)
     cases = cases or cases_of(_relational_state(network, steps, theta0, threat), threat)
     if any(case.state.data for case in cases):
@@ -174,22 +202,54 @@ def attack(
     return trainer.found(nominal)
 
 
-def _push(trainer: _Trainer, step: FitStep, settings: AttackSettings) -> None:
+def _fits(trainer: _Trainer, step: FitStep, settings: AttackSettings, rng: np.random.Generator) -> None:
     """Fitted models: for every direction the dataset that the adjoint asks for, again and again from where the last one led."""
-    theta, (x, y) = trainer.theta[0], trainer.threat.reference
+    theta, cells = trainer.theta[0], trainer.threat.reference[0].size
+    trainer.begin = np.append(theta, trainer.theta0[len(theta) :])
     points = step.design(theta, trainer.inputs.x)
-    order = np.argsort(np.abs(points @ theta[-points.shape[1] :]), kind="stable")[: settings.points]
-    sides = np.where(trainer.nominal[order] == 1, 1.0, -1.0)[:, None] * points[order]
+    sides = np.where(trainer.nominal == 1, 1.0, -1.0)[:, None] * points
     eye = np.eye(points.shape[1])[: settings.parameters]
-    a = np.concatenate([sides, *([-sides] if trainer.regression else []), eye, -eye])
-    noise = trainer.threat.noise()
+    if cells * (settings.members + settings.rounds * (settings.points + 2 * len(eye))) > MANY_CELLS:
+        _few(trainer, step, sides, min(settings.points, max(FEW, FEW_CELLS // cells)), rng)
+        return
+    trainer.add(trainer.threat.sample(rng, settings.members), "random member")
+    order = np.argsort(np.abs(sides @ theta[-points.shape[1] :]), kind="stable")[: settings.points]
+    a = np.concatenate([sides[order], *([-sides[order]] if trainer.regression else []), eye, -eye])
+    for start in range(0, len(a), max(1, CELLS // cells)):
+        _push(trainer, step, a[start : start + max(1, CELLS // cells)], settings.rounds)
+
+
+def _push(trainer: _Trainer, step: FitStep, a: Array, rounds: int) -> None:
+    """One dataset for each direction and round."""
+    noise, (x, y) = trainer.threat.noise(), trainer.threat.reference
     now = np.broadcast_to(x, (len(a), *x.shape)), np.broadcast_to(y, (len(a), *y.shape))
-    models = np.broadcast_to(theta, (len(a), len(theta)))
-    for round_number in range(settings.rounds):
+    models = np.broadcast_to(trainer.theta[0], (len(a), len(trainer.theta[0])))
+    for round_number in range(rounds):
         members = [trainer.threat.worst(g) for g in adjoint(step, noise, a, *now, models)]
         trainer.add(members, f"adjoint, round {round_number},")
         now = np.stack([m[0] for m in members]), np.stack([m[1] for m in members])
         models = np.stack(trainer.theta[-len(a) :])
+        trainer.forget()
+
+
+def _few(trainer: _Trainer, step: FitStep, sides: Array, count: int, rng: np.random.Generator) -> None:
+    """Large datasets: each is for the point that is closest to its decision among those which no dataset changed so far; in a
+    regression, for one point after another, to either side."""
+    if not count:
+        return
+    trainer.add(trainer.threat.sample(rng, 1), "random member")
+    left = np.ones(len(sides), dtype=bool)
+    for number in range(count):
+        if trainer.regression:
+            point, sign = number // 2 % len(sides), 1.0 - 2.0 * (number % 2)
+        else:
+            margins = trainer.margins().min(axis=0)
+            left &= margins > 0
+            if not left.any():
+                return
+            point, sign = int(np.where(left, margins, np.inf).argmin()), 1.0
+            left[point] = False
+        _push(trainer, step, sign * sides[point : point + 1], 1)
 
 
 def _relational_state(network: Network, steps: Sequence[Step], theta0: Array, threat: ThreatSet) -> ParameterSet:

@@ -219,7 +219,7 @@ class _Loop:
     def _kept(self, number: int) -> tuple[ParameterSet, Array]:
         assert self.keeper is not None
         arrays = self.keeper.load(number)
-        return self.engine.restore(arrays, self.members), arrays["trained"]
+        return self.engine.restore(arrays, self.members, self.plan.steps[number - 1]), arrays["trained"]
 
     def _with_bounds(self, chosen: State) -> tuple[ParameterSet, Array]:
         """The chosen set and model, read again where the run went on past it before it was interrupted."""

@@ -29,7 +29,7 @@ from mibp_cert.engines import (
 )
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.fitted import FITTED, DualEngine, Fitted
+from mibp_cert.fitted import BALANCED, FITTED, DualEngine, Fitted, RandomFeatures
 from mibp_cert.nets import LAYERS, Network, Plan, Training, effective_batch_size
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.base import digest_of
@@ -91,6 +91,7 @@ class Request:
                 f"{predictor.name.capitalize()} prediction needs the engine '{predictor.name}'; choose --predict interval or "
                 "exact."
             )
+        self._check_rows()
         made.check_settings(self.settings)
         predictor.check_settings(replace(self.settings, unroll=1))
         if self.select.by_validation and (self.data.validation is None or train.task is not Task.CLASSES):
@@ -99,6 +100,30 @@ class Request:
             raise UserError(f"The initial parameters must be {self.network.layout.size} finite numbers.")
         self.training.check(self.network, train)
         check_memory(self.network, train, self.threat, self.training.batch_size, made)
+
+    def _check_rows(self) -> None:
+        """Rows come and go, and have weights, in the training data of fitted models alone."""
+        coming = self.threat.changes_rows()
+        if coming and not self.made.knows_rows:
+            raise UserError(
+                f"The engine '{self.engine}' bounds a training in steps, whose batches are made of fixed rows: it does not know "
+                f"{coming}; fit a model instead (certify_fit, --model logistic or ridge)."
+            )
+        asked = "" if self.test_threat is None else self.test_threat.changes_rows()
+        if asked:
+            raise UserError(f"The rows to predict are those asked for: {asked} is about training data only.")
+        if not isinstance(self.training, Fitted):
+            if self.train.weights is not None:
+                raise UserError(
+                    "Weights of rows belong to fitted models (certify_fit); a training in steps knows none."
+                )
+        elif self.training.class_weight == BALANCED:
+            hull = self.members.hull()
+            if coming or (self.train.task is Task.CLASSES and (hull.y_low < hull.y_high).any()):
+                raise UserError(
+                    "class_weight='balanced' depends on the labels, and the threat lets them (or the rows) be others: give the "
+                    "weights as numbers, class_weight={class: weight}."
+                )
 
     @property
     def train(self) -> Dataset:
@@ -137,7 +162,9 @@ class Request:
     @cached_property
     def plan(self) -> Plan:
         """The whole training, one step in each graph."""
-        return self.training.plan(self.network, self.train, self.start)
+        # A fit also reads the rows that may come.
+        data = self.members.clean if self.threat.changes_rows() else self.train
+        return self.training.plan(self.network, data, self.start)
 
     @cached_property
     def unrolled(self) -> Plan:
@@ -255,7 +282,10 @@ def with_missing(threat: Threat | None) -> Threat:
 
 def _training_of(plain: Mapping[str, Any]) -> Training | Fitted:
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "kind"}
-    return Fitted(**values) if plain["kind"] == Fitted.__name__ else Training(**values)
+    if plain["kind"] != Fitted.__name__:
+        return Training(**values)
+    features = values.get("features")
+    return Fitted(**values | {"features": None if features is None else RandomFeatures(**features)})
 
 
 def _layer_json(layer: Any) -> dict[str, Any]:
@@ -348,8 +378,14 @@ def check_memory(
     if len(train) * train.features < LARGE:
         return
     free = free_memory()
-    symbols = count_symbols(train, threat) if engine.keeps_symbols else 0
-    need = estimate_memory(network, effective_batch_size(len(train), batch_size), symbols, len(train), engine)
+    symbols, fit = count_symbols(train, threat) if engine.keeps_symbols else 0, engine in FITTED.values()
+    batch = len(train) if fit else effective_batch_size(len(train), batch_size)
+    need = estimate_memory(network, batch, symbols, len(train), engine)
+    if fit and need > SHARE * free:
+        raise UserError(
+            f"{len(train)} rows need about {need / 2**30:.2g} GiB ({free / 2**30:.2g} are free): use fewer rows (such as "
+            f"--sample {max(1, int(0.9 * SHARE * free / need * len(train)))}), fewer columns, or fewer features."
+        )
     if need > SHARE * free or symbols > MOST_SYMBOLS:
         raise UserError(
             f"{len(train)} rows with {symbols} doubtful entries need about {need / 2**30:.0f} GiB ({free / 2**30:.0f} "

@@ -69,6 +69,17 @@ class EpochRecord:
         return plain
 
 
+def _weights_json(fitted: Fitted | None, train: Dataset) -> dict[str, Any]:
+    """Weights of classes, and of rows by their number and sum (the rows' own are part of `data_sha256`)."""
+    found: dict[str, Any] = {}
+    if fitted is not None and fitted.class_weight is not None:
+        given = fitted.class_weight
+        found["class_weight"] = given if isinstance(given, str) else {str(k): float(v) for k, v in given.items()}
+    if train.weights is not None:
+        found["sample_weight"] = {"rows": int((train.weights > 0).sum()), "sum": float(train.weights.sum())}
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class CertifiedRun:
     """Bounds on every parameter (`bounds.lower`, `bounds.upper`), the clean model `theta`, and certified predictions.
@@ -125,6 +136,12 @@ class CertifiedRun:
     def fitted(self) -> Fitted | None:
         """The model, where it is fitted to its minimum; None: a network, trained in steps."""
         return self.training if isinstance(self.training, Fitted) else None
+
+    @property
+    def frozen(self) -> int:
+        """How many parameters nothing changes: those of frozen features, which come first."""
+        model = self.fitted
+        return 0 if model is None or model.features is None else len(model.features.body(self.train.features)[1])
 
     @property
     def outer(self) -> tuple[str, ...]:
@@ -341,6 +358,8 @@ class CertifiedRun:
                 if getattr(training, k, None) != getattr(usual, k) and in_steps
             },
             **({} if self.fitted is None else {k: getattr(self.fitted, k) for k in penalty}),
+            **_weights_json(self.fitted, self.train),
+            **({} if self.fitted is None else self.fitted.features_json),
             "batch_size": None if plan is None else plan.batch_size,
             "batch_mode": told["batch_mode"],
             "init": told["init"],
@@ -387,7 +406,7 @@ class CertifiedRun:
             found["attack"] = {
                 "datasets": len(self.attack.theta),
                 "flips": self.attack.flips,
-                "inner_radius_mean": float(self.attack.inner().radius.mean()),
-                "outer_radius_mean": float(self.bounds.radius.mean()),
+                "inner_radius_mean": float(self.attack.inner().radius[self.frozen :].mean()),
+                "outer_radius_mean": float(self.bounds.radius[self.frozen :].mean()),
             }
         return found

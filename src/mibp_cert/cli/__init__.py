@@ -24,7 +24,7 @@ from mibp_cert.config import ACTIVATIONS, NETWORK, merged, read_config
 from mibp_cert.data import NAMES
 from mibp_cert.engines import DEFAULT, ENGINES, PREDICTIONS
 from mibp_cert.errors import MibpCertError, SoundnessError
-from mibp_cert.fitted import FITTED, MODELS
+from mibp_cert.fitted import FEATURE_KINDS, FITTED, MODELS
 from mibp_cert.nets import LOSSES
 from mibp_cert.nets.plan import SCHEDULES
 
@@ -71,6 +71,7 @@ FLAGS = _flags(
     _flag("threat.any_category", list[str], "This column may hold any category (repeatable)."),
     _flag("threat.rows", int, "At most this many training rows are off."),
     _flag("threat.flips", int, "At most this many training labels are wrong."),
+    _flag("threat.removed", int, "At most this many training rows should not be there (fitted models)."),
     _flag("threat.target_eps", float, "Each real target may be off by this much."),
     _flag("test_threat.eps", str, "The test inputs may be off by this, as --eps.", name="test_eps"),
     _flag(
@@ -118,6 +119,10 @@ MODEL = _flags(
         name="model",
     ),
     _flag("model.C", float, "Fitted models: 1 / penalty, as scikit-learn has it (1).", "--C"),
+    _flag("model.features", int, "Fitted models: so many random features of the columns, frozen, in front of it."),
+    _flag("model.feature_scale", float, "Deviation of their weights (1)."),
+    _flag("model.feature_kind", str, f"{' or '.join(FEATURE_KINDS)} ({next(iter(FEATURE_KINDS))})."),
+    _flag("model.feature_seed", int, "Seed that they are drawn from (0)."),
 )
 """Flags of the commands that know fitted models."""
 QUESTIONS = _flags(
@@ -183,7 +188,7 @@ def _root(
 
 app.command()(shared(commands.certify, MODEL | FLAGS | QUESTIONS))
 for _asked in (commands.tolerance, commands.blame, commands.compare):
-    app.command()(shared(_asked))
+    app.command()(shared(_asked, MODEL | FLAGS))
 for _command in (commands.resume, commands.report, commands.verify, reproduce, doctor):
     app.command()(_command)
 

@@ -17,7 +17,6 @@ from mibp_cert.config import NETWORK, Config, Job, job_of, plain_config, threat_
 from mibp_cert.engines import COMPARED, DEFAULT, engine_named
 from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.fitted import Fitted
-from mibp_cert.nets import Training
 from mibp_cert.questions.properties import Questions, describe
 from mibp_cert.report.terminal import epochs_table, progress_bars, show_training, side_by_side, summary
 from mibp_cert.store import load_run, resume_run
@@ -46,10 +45,6 @@ def certify(
     """Train with proven bounds on every parameter and certify the test points."""
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
-    if run_dir is not None and config["model"]["kind"] != NETWORK:
-        raise UserError(
-            f"--run keeps a training step by step; the model '{config['model']['kind']}' has none: leave it out."
-        )
     console, job, runs = new_console(quiet), job_of(config), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
     check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
@@ -135,19 +130,20 @@ def tolerance(
     from mibp_cert.studies import tolerance as study
 
     check_writable(json_path)
-    console, engine, section = new_console(quiet), _one_engine(config), config["threat"]
+    console, section = new_console(quiet), config["threat"]
+    _check_one_engine(config)
     usual: Config = {"amount": {"eps": 1.0}, "flips": {"kind": "nothing"}}
     if not section:
         section |= usual.get(vary, {})
     if start is None:
         start = 0.01 if vary == "amount" and section.get("eps") == 1.0 else 1.0
     job = job_of(config)
-    training, threat = _in_steps(job, "tolerance"), job.threat.to_json()
+    (engine,), threat = job.engines, job.threat.to_json()
     family = study.Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
     asked: dict[str, Any] = {"share": share, "points": point, "start": start, "most": most, "precision": precision}
     with interruptible(), console.status("bisection") as status:
         asked["hear"] = lambda words: status.update(f"bisection: {words}")
-        found = study.tolerance(job.network, job.data, family, training, engine, **asked, **_sweep(job))
+        found = study.tolerance(job.network, job.data, family, job.training, engine, **asked, **_sweep(job))
     amount = "as eps" if threat == {"kind": "linf", "eps": 1.0} else "times the amounts given"
     what = {"amount": amount, "rows": "rows", "flips": "flipped labels"}[vary]
     top = "for no value" if found.largest is None else f"up to {found.largest:.4g} {what}, and for everything smaller"
@@ -157,8 +153,7 @@ def tolerance(
     for p in point or []:
         between = f"certified up to {found.certified[p]:.4g}, an attack succeeds from {found.broken[p]:.4g} on"
         console.print(f"Test point {p}: {between}.")
-    epochs = training.epochs
-    console.print(f"{len(found.values)} runs, engine {engine}, each trained for all of its {epochs} epochs.")
+    console.print(f"{len(found.values)} runs, engine {engine}, each {_made(job)}.")
     write_json(json_path, {**found.to_json(), "vary": vary, "threat": threat, "engine": engine})
 
 
@@ -173,8 +168,9 @@ def blame(
     """Which training rows carry the uncertainty, and what re-checking them would be worth; also of a finished run directory."""
     from mibp_cert.studies.blame import blame as ask
 
-    console, engine = new_console(quiet), _one_engine(config)
-    if not engine_named(engine).keeps_symbols:
+    console = new_console(quiet)
+    engine = _check_one_engine(config)
+    if config["model"]["kind"] == NETWORK and not engine_named(engine).keeps_symbols:
         raise UserError("Blame reads the relational bound; leave out --engine.")
     check_writable(json_path, report)
     source = config["data"]["source"]
@@ -182,15 +178,20 @@ def blame(
         run, effective = load_run(source), stored_config(Path(source))
     else:
         job = job_of(config)
-        _in_steps(job, "blame")
+        (engine,) = job.engines
         with interruptible(), progress_bars(quiet) as progress:
-            run, effective = job.run(engine, show_training(progress, engine)), job.config
+            hear = show_training(progress, engine, fit=isinstance(job.training, Fitted))
+            run, effective = job.run(engine, hear), job.config
     with console.status("second run"):
         found = ask(run, point, top=top)
-    shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
-    console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), soft_wrap=False)
+    if len(found.rows):
+        shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
+        console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), soft_wrap=False)
+        shares = ", ".join(f"{name} {effect:.0f} %" for name, effect in found.columns.head(top).items())
+        console.print(f"By column: {shares}.", highlight=False)
     console.print(found.sentence, highlight=False)
-    write_json(json_path, {**run.to_json(), "blame": found.to_json()})
+    columns = {} if run.fitted is None else {"columns": found.columns.to_dict()}
+    write_json(json_path, {**run.to_json(), "blame": {**found.to_json(), **columns}})
     if report is not None:
         write_report(console, report, run, effective, blame=found)
 
@@ -208,7 +209,6 @@ def compare(
 
     check_writable(csv_path)
     console, job = new_console(quiet), job_of(config)
-    training = _in_steps(job, "compare")
     threats, section = {job.threat.words(): job.threat}, config["threat"]
     if values is not None:
         if "kind" in section:
@@ -217,34 +217,34 @@ def compare(
             )
         amounts = [value.strip() for value in values.split(",")]
         threats = {f"eps {eps}": threat_of({**section, "eps": eps}, job.data.train) for eps in amounts}
-    engines = job.engines if config["run"]["engine"] != DEFAULT or values else COMPARED
+    fitted = isinstance(job.training, Fitted)
+    engines = job.engines if config["run"]["engine"] != DEFAULT or values or fitted else COMPARED
     with interruptible(), console.status("comparing"):
-        found = ask(job.network, job.data, threats, training, engines, **_sweep(job))
+        found = ask(job.network, job.data, threats, job.training, engines, **_sweep(job))
     if len(threats) == 1:
         console.print(f"What may be wrong: {next(iter(threats))}.", highlight=False)
-    console.print(f"Each is trained for all of its {training.epochs} epochs.", highlight=False)
+    console.print(f"Each is {_made(job)}.", highlight=False)
     shown = found.reset_index() if len(threats) > 1 else found.reset_index("threat", drop=True).reset_index()
     console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.4g}"))
     if csv_path is not None:
         found.to_csv(csv_path)
 
 
-def _in_steps(job: Job, command: str) -> Training:
-    """The training, refused where it is none in steps: what the command does not know yet."""
-    if isinstance(job.training, Fitted):
-        raise UserError(
-            f"mibp-cert {command} is for networks so far; the model '{job.training.name}' is fitted: leave it out."
-        )
-    return job.training
+def _made(job: Job) -> str:
+    """How every model of a study is made, in words."""
+    training = job.training
+    return (
+        "fitted to its minimum" if isinstance(training, Fitted) else f"trained for all of its {training.epochs} epochs"
+    )
 
 
 def _sweep(job: Job) -> dict[str, Any]:
     """How each run of a study is made, and where."""
-    solver = job.config["solver"]
-    return {**job.options, "parallel": solver["parallel"], "jobs": solver["jobs"] or 1}
+    solver = job.config.get("solver", {})
+    return {**job.options, "parallel": solver.get("parallel", "local"), "jobs": solver.get("jobs") or 1}
 
 
-def _one_engine(config: Config) -> str:
+def _check_one_engine(config: Config) -> str:
     name = str(config["run"]["engine"])
     if "," in name:
         raise UserError("This command takes one engine; compare takes several.")
@@ -341,7 +341,8 @@ def write_report(
     from mibp_cert.studies.blame import blame as ask
 
     some_open = run.test is not None and run.reached and not run.test.certified.all()
-    if blame is None and run.request.made.keeps_symbols and some_open:
+    can = run.request.made.keeps_symbols or run.fitted is not None
+    if blame is None and can and some_open:
         with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
     text = html_report(run, words=run.threat.words(), blame=blame, answers=answers, configuration=config)

@@ -9,10 +9,21 @@ import pandas as pd
 from typer import Argument, Option
 
 from mibp_cert.cli.commands import check_writable, interruptible, new_console, write_json
+from mibp_cert.config import NETWORK
 from mibp_cert.engines import engine_named
 from mibp_cert.errors import UserError
 from mibp_cert.report.paper import accuracy_notes, accuracy_table, cost_table
-from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, run_table, run_timing, with_loss
+from mibp_cert.studies.reproduce import (
+    FIT_MODELS,
+    TABLES,
+    TIMINGS,
+    Options,
+    fit_notes,
+    fits_of,
+    run_table,
+    run_timing,
+    with_loss,
+)
 
 LOSSES = ("hinge", "cross-entropy", "squared-hinge")
 
@@ -20,7 +31,15 @@ LOSSES = ("hinge", "cross-entropy", "squared-hinge")
 def reproduce(
     what: Annotated[str, Argument(help=f"{', '.join([*TABLES, *TIMINGS])}, or all.")],
     seeds: Annotated[int | None, Option(help="Seeds 0 … n−1; default 5, quick 2.")] = None,
-    engines: Annotated[str, Option(help="Engines, separated by commas.")] = ",".join(Options.engines),
+    engines: Annotated[
+        str | None, Option(help=f"Engines, separated by commas ({','.join(Options.engines)}; with --model: none).")
+    ] = None,
+    model: Annotated[
+        str, Option(help=f"{NETWORK} (the paper's), or fitted to its minimum: {', '.join(FIT_MODELS)}.")
+    ] = NETWORK,
+    features: Annotated[
+        int | None, Option(help="Random features of a second row of --model (30; 0: no such row).")
+    ] = None,
     loss: Annotated[str, Option(help="hinge (the paper's), cross-entropy or squared-hinge.")] = "hinge",
     seconds_per_step: Annotated[
         float | None, Option(help="Time budget of one exact step; default 30, quick 2.")
@@ -36,14 +55,17 @@ def reproduce(
     csv_path: Annotated[Path | None, Option("--csv", help="Write all records as CSV.")] = None,
 ) -> None:
     """Print the paper's tables beside this tool's figures; interrupted runs go on where they stopped."""
-    names, chosen = _names(what), tuple(name.strip() for name in engines.split(","))
+    names, chosen = _names(what), _engines(engines, model, features)
     check_writable(json_path, csv_path)
     for name in chosen:
         engine_named(name)
     if loss not in LOSSES:
         raise UserError(f"The tables can be run with hinge, cross-entropy or squared-hinge, not {loss!r}.")
     seeds, seconds = seeds or (2 if quick else 5), seconds_per_step or (2.0 if quick else 30.0)
-    options = Options(seeds, chosen, seconds, quick, data_path, runs, parallel, jobs)
+    fitted = None if model == NETWORK else model
+    options = Options(
+        seeds, chosen, seconds, quick, data_path, runs, parallel, jobs, fitted, 30 if features is None else features
+    )
     records: list[dict[str, Any]] = []
     for name in names:
         try:
@@ -60,6 +82,17 @@ def reproduce(
     write_json(json_path, records)
     if csv_path is not None:
         pd.DataFrame(records).to_csv(csv_path, index=False)
+
+
+def _engines(engines: str | None, model: str, features: int | None) -> tuple[str, ...]:
+    """The engines asked for: of networks that are trained, beside a fitted model only if they are named."""
+    if model != NETWORK and model not in FIT_MODELS:
+        raise UserError(f"The tables can be fitted with {', '.join(FIT_MODELS)}, not {model!r}.")
+    if features is not None and (model == NETWORK or features < 0):
+        raise UserError("--features is a number ≥ 0 for models that are fitted to their minimum: --model logistic.")
+    if engines is None:
+        return Options.engines if model == NETWORK else ()
+    return tuple(name.strip() for name in engines.split(","))
 
 
 def _names(what: str) -> list[str]:
@@ -80,6 +113,8 @@ def _print_table(name: str, loss: str, options: Options) -> list[dict[str, Any]]
         console.print(cost_table(name, found), soft_wrap=False)
     else:
         console.print(accuracy_table(table, found), soft_wrap=False)
-        console.print("\n".join(accuracy_notes(table, found)), highlight=False)
+        said = fit_notes(fits_of(options.model, options.features), quick=options.quick)
+        notes = [*(accuracy_notes(table, found) if options.engines else []), *(f"- {note}" for note in said)]
+        console.print("\n".join(notes), highlight=False)
     console.print()
     return found

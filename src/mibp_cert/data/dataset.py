@@ -112,6 +112,10 @@ class Dataset:
     """For regression: how the user's targets became these, `(value − shift) / scale`; None: they are as handed in."""
     index: NDArray[Any] | None = None
     """The user's own names of the rows, such as the index of a table; None: they are numbered from 0."""
+    weights: NDArray[np.float64] | None = None
+    """How much each row counts in a fit; None: all alike."""
+    there: Mask = None
+    """Where rows may come and go: which of them there are. Their labels have two more entries, (present, absent)."""
 
     def __post_init__(self) -> None:
         if self.missing is not None and not self.missing.any():
@@ -193,7 +197,23 @@ class Dataset:
         missing = None if self.missing is None else self.missing[rows]
         targets = None if self.targets is None else frozen(self.targets[rows])
         index = None if self.index is None else self.index[rows]
-        return replace(self, x=frozen(self.x[rows]), y=self.y[rows], missing=missing, targets=targets, index=index)
+        weights = None if self.weights is None else frozen(self.weights[rows])
+        some = replace(self, x=frozen(self.x[rows]), y=self.y[rows], missing=missing, targets=targets, index=index)
+        return replace(some, weights=weights)
+
+    def weighted(self, weights: ArrayLike | None) -> Dataset:
+        """The same data, with rows that count so much each; None: all alike."""
+        if weights is None:
+            return replace(self, weights=None)
+        try:
+            found = frozen(weights)
+        except (TypeError, ValueError):
+            raise UserError("The weights of rows must be numbers ≥ 0, one for each row.") from None
+        if found.shape != (len(self),):
+            raise UserError(f"There are {len(self)} rows but their weights have shape {found.shape}.")
+        if not (np.isfinite(found) & (found >= 0)).all() or not found.any():
+            raise UserError("The weights of rows must be finite numbers ≥ 0, and not all of them zero.")
+        return replace(self, weights=found)
 
     def named(self, index: ArrayLike) -> Dataset:
         """The same data with names for the rows."""
@@ -264,10 +284,12 @@ class Dataset:
 
     @cached_property
     def one_hot(self) -> NDArray[np.float64]:
-        """What training sees: one-hot labels (n × classes), or the targets of a regression (n × 1)."""
-        if self.targets is not None:
-            return self.targets
-        return frozen(np.eye(len(self.classes))[self.y])
+        """What training sees: one-hot labels (n × classes), or the targets of a regression (n × 1); where rows may come and go,
+        with two more entries, (present, absent)."""
+        labels = np.eye(len(self.classes))[self.y] if self.targets is None else self.targets
+        if self.there is None:
+            return frozen(labels)
+        return frozen(np.column_stack([labels, self.there, ~self.there]))
 
     @cached_property
     def sha256(self) -> str:
@@ -275,7 +297,7 @@ class Dataset:
         encoded = any(column.categorical or column.scaled for column in self.columns)
         recipe = [column.describe() for column in self.columns] if encoded else []
         digest = hashlib.sha256(repr((self.x.shape, self.classes, *recipe)).encode())
-        for array in (self.x, self.y.astype(np.int64), self.targets, self.missing):
+        for array in (self.x, self.y.astype(np.int64), self.targets, self.missing, self.weights):
             if array is not None:
                 digest.update(array.tobytes())
         if self.target is not None:

@@ -233,6 +233,8 @@ class Engine(ABC):
     """The graph operations that it has rules for."""
     own_sets: ClassVar[bool] = False
     """Whether it bounds predictions over its own kind of sets only."""
+    knows_rows: ClassVar[bool] = False
+    """Whether rows may come and go."""
     keeps_symbols: ClassVar[bool] = False
     """Whether it keeps a generator for every symbol of the data's noise."""
     solves: ClassVar[bool] = False
@@ -264,8 +266,8 @@ class Engine(ABC):
         """The engine that bounds validation points after every epoch: this one, or a quicker one."""
         return self
 
-    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
-        """The set that these arrays (`ParameterSet.arrays`) describe, for the same threat."""
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet, step: Step) -> ParameterSet:
+        """The set that these arrays (`ParameterSet.arrays`) describe, for the same threat, after this step."""
         return Box(arrays["lower"], arrays["upper"])
 
     @classmethod

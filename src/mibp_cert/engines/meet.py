@@ -46,8 +46,8 @@ class MeetEngine(Engine):
         two, report = self.relational.bound(make, layout, state, inputs, wanted)
         return one.meet(two), report
 
-    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
-        return self.relational.restore(arrays, threat)
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet, step: Step) -> ParameterSet:
+        return self.relational.restore(arrays, threat, step)
 
     @classmethod
     def memory(cls, network: Network, batch: int, symbols: int) -> int:

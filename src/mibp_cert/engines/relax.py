@@ -85,10 +85,31 @@ def range_of(name: str, a: Interval) -> Interval:
             return Interval(first_low, last_high)
         case "falling":
             return Interval(last_low, first_high)
+        case "wave":
+            low, high = np.minimum(first_low, last_low), np.maximum(first_high, last_high)
+            return _wave(SMOOTH[name], a, Interval(low, high))
     top = np.where((a.low <= 0) & (a.high >= 0), SMOOTH[name].limits[1], np.maximum(first_high, last_high))
     # NaN compares false; such an interval must not turn into a sound one.
     top = np.where(np.isnan(a.low) | np.isnan(a.high), np.nan, top)
     return Interval(np.minimum(first_low, last_low), top)
+
+
+def _wave(function: Smooth, a: Interval, ends: Interval) -> Interval:
+    """From what a wave is at the ends of intervals to its range: it also takes its largest value where `(x − crest)/2π` is
+    a whole number in between, and its smallest half-way to the next one. That is off by a few roundings; to find one too many
+    costs next to nothing, as the function is flat there."""
+    found = []
+    for shift in (0.0, 0.5):
+        first, last = ((x - function.crest) / (2.0 * np.pi) - shift for x in (a.low, a.high))
+        found.append(
+            np.ceil(first - 32.0 * UNIT * (1.0 + np.abs(first))) <= np.floor(last + 32.0 * UNIT * (1.0 + np.abs(last)))
+        )
+    low = np.where(found[1], function.limits[0], ends.low)
+    high = np.where(found[0], function.limits[1], ends.high)
+    # Nothing is known at infinity but the limits; NaN stays.
+    far, unknown = ~(np.isfinite(a.low) & np.isfinite(a.high)), np.isnan(a.low) | np.isnan(a.high)
+    low, high = np.where(far, function.limits[0], low), np.where(far, function.limits[1], high)
+    return Interval(np.where(unknown, np.nan, low), np.where(unknown, np.nan, high))
 
 
 def secant(name: str, low: Array, high: Array) -> Array:

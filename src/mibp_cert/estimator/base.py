@@ -96,6 +96,10 @@ class Certified(BaseEstimator):
 
     def fit(self, X: Table, y: ArrayLike) -> Self:
         """Train on every dataset that the threat allows, at once."""
+        return self._fit(X, y, None)
+
+    def _fit(self, X: Table, y: ArrayLike, weights: ArrayLike | None) -> Self:
+        """`fit`, with rows that count so much each."""
         check_threat(self.threat)
         frame = self._frame(X, reset=True)
         if y is None:
@@ -104,7 +108,7 @@ class Certified(BaseEstimator):
         check_consistent_length(frame, targets)
         self.recipe_ = Recipe.fit(frame, categorical=self.categorical, ranges=self.ranges, scaling=self.scaling)
         x, missing = self._features(frame)
-        whole = self._dataset(x, targets, missing).named(frame.index)
+        whole = self._dataset(x, targets, missing).named(frame.index).weighted(weights)
         with progress_bars(quiet=not self.verbose, transient=False) as progress:
             self.run_ = self._certified(whole, progress)
         self._warn_if_useless(whole)
@@ -126,7 +130,7 @@ class Certified(BaseEstimator):
                     f"{self.narrower}, or less doubt."
                 )
         if said:
-            warnings.warn(said, ConvergenceWarning, stacklevel=3)
+            warnings.warn(said, ConvergenceWarning, stacklevel=4)
 
     # What was found ---------------------------------------------------------------------------------------------------
 

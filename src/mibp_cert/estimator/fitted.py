@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from rich.progress import Progress
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -21,8 +21,8 @@ from mibp_cert.certify import AttackSettings, CertifiedRun
 from mibp_cert.data import Dataset
 from mibp_cert.doors import certify_fit
 from mibp_cert.errors import UserError
-from mibp_cert.estimator.base import Certified, Classes, Numbers
-from mibp_cert.fitted import FITTED, Fitted
+from mibp_cert.estimator.base import Certified, Classes, Numbers, Table
+from mibp_cert.fitted import FITTED, Features, Fitted
 from mibp_cert.report.terminal import show_training
 from mibp_cert.threats import Threat
 
@@ -35,6 +35,11 @@ class _Minimum(Certified):
     scaling: ClassVar[str] = "none"  # type: ignore[misc]
     fit_intercept: bool
 
+    def fit(self, X: Table, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit on every dataset that the threat allows, at once; `sample_weight`: how much each row counts, a fixed number ≥ 0."""
+        one = isinstance(sample_weight, int | float | np.number)
+        return self._fit(X, y, np.full(len(np.asarray(y)), sample_weight) if one else sample_weight)
+
     def _model(self) -> Fitted:
         """What is fitted."""
         raise NotImplementedError
@@ -46,7 +51,7 @@ class _Minimum(Certified):
     def _coefficients(self) -> tuple[NDArray[np.float64], float]:
         """Weights and intercept of the model fitted to the data as handed in."""
         check_is_fitted(self)
-        theta = self.run_.theta
+        theta = self.run_.theta[self.run_.frozen :]
         return (theta[:-1], float(theta[-1])) if self.fit_intercept else (theta, 0.0)
 
 
@@ -55,7 +60,8 @@ class CertifiedLogisticRegression(Classes, _Minimum):
     """`LogisticRegression(C=C)` with two classes: every prediction is proven for all datasets of the threat, or `abstain_label_`.
 
     The certificate is about the minimum of the penalised loss, whatever optimiser finds it. `coef_` and `intercept_` are those of
-    scikit-learn (for the data as handed in), `bounds_` holds them for all datasets.
+    scikit-learn (for the data as handed in), `bounds_` holds them for all datasets. With `features` (`RandomFeatures`,
+    `FrozenLayers`) they are those of the features.
 
     >>> from mibp_cert import CertifiedLogisticRegression, LInf
     >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]
@@ -68,11 +74,13 @@ class CertifiedLogisticRegression(Classes, _Minimum):
     _: KW_ONLY
     threat: Threat | None = None
     fit_intercept: bool = True
+    features: Features | None = None
     attack: AttackSettings | None = None
     categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None = None
     ranges: Mapping[Any, tuple[float, float]] | None = None
     abstain_label: Any = None
     verbose: int = 0
+    class_weight: Mapping[Any, float] | str | None = None
 
     narrower = "a smaller C"
 
@@ -91,7 +99,7 @@ class CertifiedLogisticRegression(Classes, _Minimum):
         return whole
 
     def _model(self) -> Fitted:
-        return Fitted("cross-entropy", self.C, self.fit_intercept)
+        return Fitted("cross-entropy", self.C, self.fit_intercept, self.features, class_weight=self.class_weight)
 
     @property
     def coef_(self) -> NDArray[np.float64]:
@@ -120,6 +128,7 @@ class CertifiedRidge(Numbers, _Minimum):
     _: KW_ONLY
     threat: Threat | None = None
     fit_intercept: bool = True
+    features: Features | None = None
     attack: AttackSettings | None = None
     categorical: Sequence[Any] | Mapping[Any, Sequence[Any]] | None = None
     ranges: Mapping[Any, tuple[float, float]] | None = None
@@ -138,7 +147,7 @@ class CertifiedRidge(Numbers, _Minimum):
                 f"alpha must be a finite number > 0, got {alpha!r}: without a penalty nothing bounds how far wrong data move the "
                 "minimum."
             )
-        return Fitted("squared-error", 1.0 / alpha, self.fit_intercept)
+        return Fitted("squared-error", 1.0 / alpha, self.fit_intercept, self.features)
 
     @property
     def coef_(self) -> NDArray[np.float64]:

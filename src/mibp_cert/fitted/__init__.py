@@ -4,10 +4,12 @@ from mibp_cert.engines import Engine
 from mibp_cert.fitted.attack import adjoint
 from mibp_cert.fitted.engine import DualEngine, FittedSet
 from mibp_cert.fitted.exact import FitMibpEngine
-from mibp_cert.fitted.features import RandomFeatures
+from mibp_cert.fitted.explain import Explanation
+from mibp_cert.fitted.features import KINDS as FEATURE_KINDS
+from mibp_cert.fitted.features import Features, FrozenLayers, RandomFeatures
 from mibp_cert.fitted.losses import SCORE_LOSSES
 from mibp_cert.fitted.lp import LpEngine
-from mibp_cert.fitted.model import MODELS, REGRESSIONS, FitStep, Fitted
+from mibp_cert.fitted.model import BALANCED, MODELS, REGRESSIONS, FitStep, Fitted
 
 FITTED: dict[str, type[Engine]] = {engine.name: engine for engine in (DualEngine, LpEngine, FitMibpEngine)}
 """Every engine for fitted models."""

@@ -1,15 +1,16 @@
 """The engine `dual`: the set of all minimisers, and bounds of whatever is linear in the fitted parameters.
 
 A fitted model is the last layer of a network, `o = φ(x) Wᵀ + b`; the layers before it are frozen. A query of any graph whose
-output is affine in `θ` for given inputs, `o = o₀ + a·θ`, is read off the graph by evaluating it at `θ = 0` and at unit
+output is affine in `θ` for given inputs, `o = o₀ + a·θ`, is read off the graph by enclosing it at `θ = 0` and at unit
 vectors. Where inputs are in doubt as well and the features are the inputs themselves, the output is bilinear, `o = Σ_jk T_jk
 θ_j x_k + …`, and a doubt `|d_k| ≤ r_k` adds at most `Σ_k r_k max_θ |Σ_j T_jk θ_j|`.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
@@ -17,17 +18,22 @@ import numpy as np
 
 from mibp_cert.engines import EngineSettings
 from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
+from mibp_cert.engines.interval import enclose
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
+from mibp_cert.fitted.advice import too_large
 from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.explain import Clean
+from mibp_cert.fitted.features import Enclosure, RowNoise, enclose_features, through
 from mibp_cert.fitted.finite import FiniteProblem, finite_problem
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
-from mibp_cert.fitted.ranges import Problem, prove
-from mibp_cert.fitted.table import table_of
-from mibp_cert.graph import Graph, evaluate
-from mibp_cert.nets import Layout, Step
+from mibp_cert.fitted.presence import check_left, counted
+from mibp_cert.fitted.ranges import OWN_CELLS, Problem, prove
+from mibp_cert.fitted.table import Rows, table_of
+from mibp_cert.graph import Graph
+from mibp_cert.nets import Layout, Linear, Network, Step
 from mibp_cert.sets import ThreatSet
 
 LINEAR = frozenset({"add", "scale", "contract", "sum", "gather", "reshape"})
@@ -36,6 +42,8 @@ LEAST = float(np.nextafter(0.0, 1.0))
 """What is proven to be positive is at least this."""
 WIDEST = 1e6
 """Ranges wider than this multiple of the largest parameter (at least 1) say nothing."""
+ROUNDS = 8
+"""Rounds of bounds that are counted on."""
 CLOSE = 0.25
 """Outputs whose lower end is further below 0, relative to their range, are left open."""
 
@@ -78,10 +86,23 @@ class DualEngine(Engine):
     soundness = "rounding-safe"
     operations = LINEAR | {"const", "relu", "gate", "smooth"}
     own_sets = True
+    knows_rows = True
 
     @classmethod
     def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
-        return cls()
+        return cls(progress)
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress or (lambda done, total: None)
+
+    @classmethod
+    def memory(cls, network: Network, batch: int, symbols: int) -> int:
+        """The set of datasets with its noise, the table, and one dataset that is fitted; features have directions."""
+        last = network.layers[-1]
+        assert isinstance(last, Linear)
+        inputs, width = network.features, last.inputs
+        directions = 4 * inputs * width if len(network.layers) > 1 else 0
+        return 8 * batch * (16 * inputs + 8 * width + directions)
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
         if not isinstance(step, FitStep):
@@ -92,17 +113,24 @@ class DualEngine(Engine):
         frozen = state.lower[: step.layout.size - step.fitted]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
             problem = problem_of(step, threat, frozen)
-            ranges = problem.ranges() if isinstance(problem, FiniteProblem) else prove(problem)
+            ranges = (
+                problem.ranges()
+                if isinstance(problem, FiniteProblem)
+                else prove(replace(problem, told=_rounds(self.progress)))
+            )
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
-            raise Diverged(_UNPROVEN)
+            raise Diverged(_unproven(step, threat, frozen))
         found = FittedSet.of(problem, ranges, frozen)
         if isinstance(problem, Problem):
             found = self.narrowed(problem, found, step, threat)
         return found, StepReport(seconds=time.perf_counter() - start)
 
-    def never(self, problem: Problem, state: FittedSet, a: Array, v: float) -> bool:
-        """Is `a·θ < v` for every minimiser? True is proven; the closed form left it open."""
-        return problem.small and not problem.reaches(state.ranges, a, v)
+    def never(self, problem: Problem, state: FittedSet) -> Callable[[Array, float], bool]:
+        """Answers `(a, v)`: is `a·θ < v` for every minimiser? True is proven; the closed form left it open."""
+        if not problem.small:
+            return lambda a, v: False
+        around = problem.around(state.ranges)
+        return lambda a, v: not problem.reaches(around, a, v)
 
     def finer(self, problem: Problem, state: FittedSet, a: Array) -> Array:
         """Upper bounds of `a·θ` beside those of the closed form."""
@@ -112,35 +140,54 @@ class DualEngine(Engine):
         """The set with smaller ranges, from proven ones."""
         return state
 
-    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
-        raise UserError("Fitted models are not kept in run directories yet.")
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet, step: Step) -> ParameterSet:
+        """The problem is made anew from the data; the ranges are those that were proven."""
+        assert isinstance(step, FitStep)
+        frozen = arrays["lower"][: step.layout.size - step.fitted]
+        budgets = range(sum(name.startswith("other_low_") for name in arrays))
+        ranges = Ranges(
+            arrays["lower"][len(frozen) :],
+            arrays["upper"][len(frozen) :],
+            arrays["score_low"],
+            arrays["score_high"],
+            tuple((arrays[f"other_low_{k}"], arrays[f"other_high_{k}"]) for k in budgets),
+        )
+        return FittedSet.of(problem_of(step, threat, frozen), ranges, frozen)
 
     def bound(
         self, make: Maker, layout: Layout, state: ParameterSet, inputs: Inputs, wanted: Wanted | None = None
     ) -> tuple[Interval, StepReport]:
         assert isinstance(state, FittedSet)
         start = time.perf_counter()
-        graph = make(len(inputs.x))
-        offset, a = linear_in_parameters(graph, layout, inputs.x, state.frozen)
         problem, z = state.problem, state.ranges
+        if len(state.frozen):
+            offset, a, moved = linear_in_features(make, layout, inputs, state)
+        else:
+            (offset, a), (slip, off) = linear_in_parameters(make(len(inputs.x)), layout, inputs.x)
+            moved = (1.0 + 8.0 * EPS * a.shape[-1]) * (slip + off @ z.reach)
+            if inputs.members is not None:
+                moved = moved + moved_by_inputs(make, layout, inputs, state)
         flat, base = a.reshape(-1, a.shape[-1]), offset.ravel()
         asked = np.ones(len(flat), dtype=bool)
         if wanted is not None and wanted.elements is not None:
             asked = wanted.elements.ravel()
-        # Features are evaluated with a few roundings, which grow with their arguments.
-        far = 1.0 + np.abs(inputs.x).max(initial=0.0) * np.abs(state.frozen).max(initial=0.0) * inputs.x.shape[1]
-        extra = 64.0 * far * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base))
-        if inputs.members is not None:
-            extra = extra + moved_by_inputs(make, layout, inputs, state).ravel()
+        # What is above is rounded, and so is the sum below; a prediction evaluates the same terms in float64.
+        extra = 8.0 * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base)) + moved.ravel()
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
-        low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
-        high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
+        enough = None if wanted is None else wanted.enough
+        if isinstance(problem, Problem) and problem.shared:
+            low[asked], high[asked] = problem.outputs(z, flat[asked], base[asked], extra[asked], enough, self.progress)
+        else:
+            low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
+            high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
         if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
-            for i in np.flatnonzero(near):
-                if isinstance(problem, Problem) and self.never(problem, state, -flat[i], float(base[i] - extra[i])):
-                    low[i] = LEAST
+            if near.any() and isinstance(problem, Problem):
+                never = self.never(problem, state)
+                for i in np.flatnonzero(near):
+                    if never(-flat[i], float(base[i] - extra[i])):
+                        low[i] = LEAST
         elif isinstance(problem, Problem):
             sides = np.concatenate([-flat[asked], flat[asked]])
             below, above = np.split(self.finer(problem, state, sides), 2)
@@ -150,6 +197,17 @@ class DualEngine(Engine):
         return ends, StepReport(seconds=time.perf_counter() - start)
 
 
+def _rounds(progress: Progress) -> Callable[[], None]:
+    """Tells of every round of bounds: mostly there are about eight."""
+    numbers = itertools.count(1)
+
+    def told() -> None:
+        number = next(numbers)
+        progress(number, max(ROUNDS, number + 3))
+
+    return told
+
+
 def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem | FiniteProblem:
     """Every minimiser where a threat has few members; else the table behind the threat set, and the reference's minimiser."""
     return finite_problem(step, threat, frozen) or table_problem(step, threat, frozen)
@@ -157,29 +215,83 @@ def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem | Fin
 
 def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
     """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
-    x, y = threat.reference
-    alpha, weights, features = step.model.alpha(step.head.inputs), np.ones(len(x)), step.model.features
-    if features is None:
-        table = table_of(threat.noise(), step.column, weights, alpha)
-    else:
-        raw = table_of(threat.noise(), step.column, weights, np.zeros(x.shape[1]))
-        table = features.through(raw).with_penalties(alpha)
+    (x, y), noise, there = threat.reference, threat.noise(), threat.clean.there
+    alpha, weights = step.model.alpha(step.head.inputs), step.counts(y)
+    keep = weights > 0
+    check_left(noise, y, there, keep, threat.clean.classes)
+    raw = table_of(noise, step.column, step.counts(y, whole=True), alpha if step.body is None else np.zeros(x.shape[1]))
+    table = counted(raw, noise, step.weights, there, keep)
+    if step.body is not None:
+        table = through(table, step.body, frozen).with_penalties(alpha)
     design = step.design(np.append(frozen, np.zeros(step.fitted)), x)
     c = minimise(design, y[:, step.column], weights, alpha, step.loss)
-    return Problem(table, step.loss, c, tilt(design, y[:, step.column], weights, alpha, step.loss, c), design @ c)
+    tau = tilt(design, y[:, step.column], weights, alpha, step.loss, c)
+    problem = Problem(table, step.loss, c, tau, (design @ c)[keep])
+    return replace(problem, shared=problem.cells > OWN_CELLS)
 
 
-def linear_in_parameters(graph: Graph, layout: Layout, x: Array, frozen: Array) -> tuple[Array, Array]:
-    """`o₀` and `a` with `o = o₀ + a·θ`, for every output and the parameters behind the frozen ones; refuses graphs whose output
-    is not affine in these."""
-    fitted = layout.size - len(frozen)
-    names = [n for n, start in zip(layout.names, layout.offsets, strict=False) if start >= len(frozen)]
+def linear_in_parameters(graph: Graph, layout: Layout, x: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """`o₀` and `a` with `o = o₀ + a·θ`, for every output, and how far each may be off; refuses graphs whose output is not
+    affine in the parameters.
+
+    A large constant in the graph (the mean of a target, say) would drown small `a`: all values are enclosed.
+    """
+    check_linear(graph, [graph.inputs[name] for name in layout.names if name in graph.inputs], "fitted parameters")
+    points = np.concatenate([np.zeros((1, layout.size)), np.eye(layout.size)])
+    found: list[Interval] = []
+    for point in points:
+        values = {name: Interval.point(value) for name, value in layout.unflatten(point).items()}
+        found += enclose(graph, {**values, "x": Interval.point(x)}).values()
+    low, high = (np.stack([getattr(one, end) for one in found]) for end in ("low", "high"))
+    middle = 0.5 * (low + high)
+    off = np.nextafter(np.maximum(high - middle, middle - low), np.inf)
+    a = middle[1:] - middle[0]
+    more = off[1:] + off[0] + 4.0 * EPS * np.abs(a)
+    return (middle[0], np.moveaxis(a, 0, -1)), (off[0], np.moveaxis(more, 0, -1))
+
+
+def linear_in_features(make: Maker, layout: Layout, inputs: Inputs, state: FittedSet) -> tuple[Array, Array, Array]:
+    """The same behind frozen layers, `o = o₀ + a·θ ± moved`, for inputs in doubt, too.
+
+    At `θ = 0` and at every unit vector it is a graph of the inputs alone: `o_j(x + d) ∈ c_j + J_j d ± β_j` (`fitted.features`).
+    So `o = c₀ + (c − c₀)·θ` but for `(J₀ + Σ_j θ_j (J_j − J₀)) d`, whose support over the noise is that of the middle of the
+    coefficients, plus their radius times the largest noise, and for `β₀ + Σ_j |θ_j|(β_j + β₀)`.
+    """
+    graph, z, start = make(len(inputs.x)), state.ranges, len(state.frozen)
+    names = [n for n, first in zip(layout.names, layout.offsets, strict=False) if first >= start]
     check_linear(graph, [graph.inputs[name] for name in names if name in graph.inputs], "fitted parameters")
-    points = np.concatenate([np.zeros((1, fitted)), np.eye(fitted)])
-    points = np.concatenate([np.broadcast_to(frozen, (len(points), len(frozen))), points], axis=1)
-    tiled = np.broadcast_to(x, (len(points), *x.shape))
-    (values,) = evaluate(graph, {**layout.unflatten(points), "x": tiled}).values()
-    return values[0], np.moveaxis(values[1:] - values[0], 0, -1)
+    noise, doubtful = RowNoise(_rows_of(inputs)), inputs.members is not None
+    points = np.concatenate([np.zeros((1, len(z.low))), np.eye(len(z.low))])
+    found: list[Enclosure] = []
+    for point in points:
+        values = layout.unflatten(np.append(state.frozen, point))
+        found.append(enclose_features(graph, values, noise, doubtful=doubtful))
+    zero, rest = found[0], found[1:]
+    a = np.stack([one.c - zero.c for one in rest], axis=-1)
+    moved = zero.beta + np.stack([one.beta + zero.beta for one in rest], axis=-1) @ z.reach
+    if not doubtful:
+        return zero.c, a, moved
+    j = np.stack([one.j - zero.j for one in rest])
+    middle, radius = zero.j + np.tensordot(z.middle, j, 1), np.tensordot(z.radius, np.abs(j), 1)
+    low, high = noise.support(middle)
+    moved = moved + 0.5 * (high - low) + noise.magnitude(radius)
+    sizes = noise.magnitude(np.abs(zero.j) + np.tensordot(z.reach, np.abs(j), 1))
+    return zero.c + 0.5 * (low + high), a, moved + 16.0 * (len(points) + 4) * EPS * sizes
+
+
+def _rows_of(inputs: Inputs) -> Rows:
+    """Inputs with their own noise; that of several rows at once is taken cell by cell."""
+    n, d = inputs.x.shape
+    nothing = np.zeros(n)
+    if inputs.members is None:
+        return Rows(inputs.x, np.zeros((n, d)), nothing, nothing, nothing)
+    table = table_of(inputs.members.noise(), 0, nothing, np.zeros(d))
+    if not (table.blocks or table.budgets):
+        return table.rows
+    hull = inputs.range
+    middle = 0.5 * (hull.low + hull.high)
+    radius = np.maximum(hull.high - middle, middle - hull.low) * (1.0 + 4.0 * EPS)
+    return Rows(middle, radius, nothing, nothing, nothing)
 
 
 def check_linear(graph: Graph, of: list[int], what: str) -> None:
@@ -202,13 +314,18 @@ def moved_by_inputs(make: Maker, layout: Layout, inputs: Inputs, state: FittedSe
     probes = np.concatenate([np.zeros((1, d)), np.eye(d)])
     graph = make(len(probes))
     check_linear(graph, [graph.inputs["x"]], "inputs")
-    _, a = linear_in_parameters(graph, layout, probes, state.frozen)
+    (_, a), (_, off) = linear_in_parameters(graph, layout, probes)
     t = a[1:] - a[:1]  # features × outputs × parameters
-    reach = np.abs(t @ z.middle) + np.abs(t) @ z.radius
+    reach = np.abs(t @ z.middle) + np.abs(t) @ z.radius + (off[1:] + off[:1]) @ z.reach
     return np.asarray(radius @ reach * (1.0 + 16.0 * EPS * (d + layout.size)))
 
 
-_UNPROVEN = (
-    "The doubt is too large for this model: no ranges of its parameters could be proven. Use a smaller C, a smaller eps, or "
-    "doubt fewer rows and columns."
-)
+def _unproven(step: FitStep, threat: ThreatSet, frozen: Array) -> str:
+    """Why there are no bounds, in words."""
+
+    def with_c(c: float) -> Problem:
+        return table_problem(replace(step, model=replace(step.model, C=c)), threat, frozen)
+
+    with np.errstate(all="ignore"):
+        clean = Clean.of(step, threat, frozen)
+        return too_large(with_c(step.model.C), clean, threat.clean, step.model.C, with_c)

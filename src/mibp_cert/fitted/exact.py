@@ -17,17 +17,18 @@ bounds are measured against.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
 import numpy as np
-from scipy import sparse
 
 from mibp_cert.engines import EngineSettings, ParameterSet, Progress, SolverSettings, StepReport
 from mibp_cert.errors import UserError
+from mibp_cert.fitted.deviation import SLIP, Cells, Deviation, add
 from mibp_cert.fitted.dual import Ranges
-from mibp_cert.fitted.engine import FittedSet
-from mibp_cert.fitted.linear import may_be_gone
+from mibp_cert.fitted.engine import DualEngine, FittedSet
+from mibp_cert.fitted.linear import changes_weights
 from mibp_cert.fitted.losses import ScoreLoss
 from mibp_cert.fitted.lp import LpEngine, within
 from mibp_cert.fitted.model import FitStep
@@ -37,7 +38,7 @@ from mibp_cert.nets import Step
 from mibp_cert.parallel import WorkerPool, split
 from mibp_cert.sets import ThreatSet
 from mibp_cert.solvers import FEASIBILITY, Affine, Capability, Limits, Objective, Program, ProgramBuilder, solver_named
-from mibp_cert.solvers.program import FREE, with_columns
+from mibp_cert.solvers.program import FREE
 
 PIECES = 3
 """Pieces of a score's range."""
@@ -47,8 +48,6 @@ NODES = 2_000
 """Of branch and bound for one end, unless the settings say otherwise."""
 MOST_CELLS = 2_000
 """Doubtful cells that a program may have."""
-SLIP = 1e-9
-"""Relative width that rows get for what their coefficients round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +68,14 @@ class FitMibpEngine(LpEngine):
     soundness = "solver-tolerance"
     solves = True
 
-    def __init__(self, settings: SolverSettings | None = None) -> None:
+    def __init__(self, settings: SolverSettings | None = None, progress: Progress | None = None) -> None:
+        super().__init__(progress)
         self.settings = settings or SolverSettings()
         self.pool = WorkerPool(self.settings.jobs, self.settings.parallel)
 
     @classmethod
     def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
-        return cls(settings.solver)
+        return cls(settings.solver, progress)
 
     @classmethod
     def check_settings(cls, settings: EngineSettings) -> None:
@@ -92,13 +92,15 @@ class FitMibpEngine(LpEngine):
 
     def _check(self, step: FitStep, threat: ThreatSet) -> None:
         """Refuse what the program cannot say, before anything is proven."""
-        if step.model.features is not None:
-            raise UserError("The engine 'mibp' knows no frozen features in front of a model; choose 'dual' or 'lp'.")
         hull = threat.hull()
-        if not step.loss.label_shift and (hull.y_low < hull.y_high).any():
-            raise UserError(
-                f"The engine 'mibp' knows no targets in doubt for the loss {step.loss.name!r}; choose 'dual' or 'lp'."
-            )
+        unknown = {
+            "frozen features in front of a model": step.model.features is not None,
+            "rows that come or go": threat.clean.there is not None,
+            f"targets in doubt for the loss {step.loss.name!r}": not step.loss.label_shift
+            and bool((hull.y_low < hull.y_high).any()),
+        }
+        for what in (what for what, there in unknown.items() if there):
+            raise UserError(f"The engine 'mibp' knows no {what}; choose 'dual' or 'lp'.")
         if threat.bilinear and not self._bilinear:
             raise UserError(
                 f"The threat multiplies unknowns, which the solver '{self.settings.solver}' cannot do; choose scip or gurobi, or "
@@ -115,16 +117,29 @@ class FitMibpEngine(LpEngine):
     def _bilinear(self) -> bool:
         return solver_named(self.settings.solver).supports(Capability.BILINEAR)
 
-    def never(self, problem: Problem, state: FittedSet, a: Array, v: float) -> bool:
-        return super().never(problem, state, a, v) or bool(self._solved(state.exact, a[None])[0] < v)
+    def never(self, problem: Problem, state: FittedSet) -> Callable[[Array, float], bool]:
+        # Cases go along paths of datasets (`fitted.branch`): the solver's ranges hold for the ends of these, not between.
+        closed = DualEngine.never(self, problem, state)
+        return lambda a, v: closed(a, v) or bool(self._solved(state.exact, a[None])[0] < v)
 
     def finer(self, problem: Problem, state: FittedSet, a: Array) -> Array:
         return np.fmin(super().finer(problem, state, a), self._solved(state.exact, a))
 
     def narrowed(self, problem: Problem, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
-        state = super().narrowed(problem, state, step, threat)
-        state = replace(state, exact=encode(problem, state.ranges, step, threat, bilinear=self._bilinear))
-        return within(state, lambda a: self._solved(state.exact, a))
+        known = self._encoded(super().narrowed(problem, state, step, threat), step, threat)
+        return self._encoded(within(known, lambda a: self._solved(known.exact, a)), step, threat)
+
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet, step: Step) -> ParameterSet:
+        state = super().restore(arrays, threat, step)
+        assert isinstance(state, FittedSet)
+        assert isinstance(step, FitStep)
+        return self._encoded(state, step, threat)
+
+    def _encoded(self, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
+        """The set with the program in its ranges; where all members were fitted none is needed."""
+        if not isinstance(state.problem, Problem):
+            return state
+        return replace(state, exact=encode(state.problem, state.ranges, step, threat, bilinear=self._bilinear))
 
     def _solved(self, exact: Any, a: Array) -> Array:
         """Upper bounds of `a·θ` that the solver proves; infinite where it proves none."""
@@ -158,9 +173,12 @@ def _solve(shared: tuple[Exact, Array, SolverSettings], queries: list[int]) -> l
 
 def encode(problem: Problem, ranges: Ranges, step: FitStep, threat: ThreatSet, *, bilinear: bool) -> Exact:
     """The program; see the module's text."""
+    if problem.shared:
+        raise UserError("So many rows are too many for the engine 'mibp' and a fitted model; choose 'dual' or 'lp'.")
     builder, table = ProgramBuilder(bilinear=bilinear), problem.table
     n, d, p = len(table.rows), step.head.inputs, len(problem.c)
-    x, y = threat.constraints(builder, np.arange(n, dtype=np.intp))
+    counting = np.flatnonzero(step.counts(threat.reference[1]) > 0).astype(np.intp)  # the rows of the table
+    x, y = threat.constraints(builder, counting)
     s_low, s_high = hull_of_scores(problem, ranges)
     target = y[np.arange(n) * (y.linear.shape[0] // n) + step.column]
     y_low, y_high = target.range(builder)
@@ -193,109 +211,11 @@ def hull_of_scores(problem: Problem, ranges: Ranges) -> tuple[Array, Array]:
     """Ranges of the scores of rows as they are, whichever budget replaces them."""
     low, high = np.array(ranges.s_low), np.array(ranges.s_high)
     for budget, ends in zip(problem.table.budgets, ranges.by, strict=True):
-        if may_be_gone(budget) or (budget.rows < 0).any() or (budget.by.w != problem.table.rows.w[budget.rows]).any():
-            raise UserError("The engine 'mibp' knows no rows that are missing or too many; choose 'dual' or 'lp'.")
+        if changes_weights(problem.table, budget):
+            raise UserError("The engine 'mibp' knows no labels that change a row's weight; choose 'dual' or 'lp'.")
         np.minimum.at(low, budget.rows, ends[0])
         np.maximum.at(high, budget.rows, ends[1])
     return low, high
-
-
-@dataclass(frozen=True, eq=False)
-class Deviation:
-    """Quantities `middle + radius·v`, with variables `v ∈ [−1, 1]`."""
-
-    variables: Index
-    middle: Array
-    radius: Array
-
-    @classmethod
-    def of(cls, builder: ProgramBuilder, low: Array, high: Array) -> Deviation:
-        middle = 0.5 * (low + high)
-        radius = np.nextafter(np.maximum(high - middle, middle - low), np.inf)
-        return cls(builder.add_variables(len(low)), middle, radius)
-
-    def part(self, rows: Index, factor: Array | float, count: int) -> Affine:
-        """Each times its factor, added up in `count` rows."""
-        values = np.broadcast_to(factor, self.middle.shape)
-        centre = np.zeros(count)
-        np.add.at(centre, rows, values * self.middle)
-        size = (count, int(self.variables.max(initial=-1)) + 1)
-        return Affine(
-            centre, sparse.csr_matrix((values * self.radius, (rows, self.variables)), shape=size), np.zeros(count)
-        )
-
-    def dense(self, factors: Array) -> Affine:
-        """`factors` (rows × quantities) times all of them."""
-        i, j = np.nonzero(factors)
-        size = (len(factors), int(self.variables.max(initial=-1)) + 1)
-        linear = sparse.csr_matrix((factors[i, j] * self.radius[j], (i, self.variables[j])), shape=size)
-        return Affine(factors @ self.middle, linear, np.zeros(len(factors)))
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """The cells in doubt, with a deviation each."""
-
-    rows: Index
-    columns: Index
-    value: Deviation
-
-    @classmethod
-    def of(cls, builder: ProgramBuilder, x: Affine, n: int, d: int) -> Cells:
-        moving = np.flatnonzero((np.diff(x.linear.indptr) > 0) | (x.slack > 0))
-        low, high = x[moving].range(builder)
-        value = Deviation.of(builder, low, high)
-        own = value.part(np.arange(len(moving)), 1.0, len(moving))
-        add(builder, [own, x[moving].times(-np.ones(len(moving)))], -SLIP, SLIP)
-        return cls(moving // d, moving % d, value)
-
-    def known(self, x: Affine, n: int, d: int, p: int) -> Array:
-        """The cells that are certain (and the intercept's 1), zero elsewhere."""
-        found = np.ones((n, p))
-        found[:, :d] = x.centre.reshape(n, d)
-        found[self.rows, self.columns] = 0.0
-        return found
-
-    def times(self, builder: ProgramBuilder, other: Deviation, of: Index) -> Product:
-        """Each cell times the quantity `of` it: with `x = m + rv` and `t = m' + r'v'`, `xt = mm' + m'rv + mr'v' + rr'p`."""
-        a, b = self.value.variables, other.variables[of]
-        q = builder.add_variables(len(a))
-        line = np.arange(len(a))
-        for one, two in ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0)):  # (1 + one·a)(1 + two·b) ≥ 0
-            matrix = builder.matrix(line, q, one * two) + builder.matrix(line, a, one) + builder.matrix(line, b, two)
-            builder.add_rows(matrix, -1.0, np.inf, FREE)
-        if builder.bilinear:
-            builder.add_triples(q, a, b)
-        return Product(self.value, other, of, q)
-
-
-@dataclass(frozen=True, eq=False)
-class Product:
-    """Products of cells with other quantities; see `Cells.times`."""
-
-    x: Deviation
-    t: Deviation
-    of: Index
-    q: Index
-
-    def part(self, rows: Index, factor: Array | float, count: int) -> Affine:
-        """Each times its factor, added up in `count` rows."""
-        x, m, r = self.x, self.t.middle[self.of], self.t.radius[self.of]
-        values = np.broadcast_to(factor, m.shape)
-        centre = np.zeros(count)
-        np.add.at(centre, rows, values * x.middle * m)
-        entries = [(x.variables, m * x.radius), (self.t.variables[self.of], x.middle * r), (self.q, x.radius * r)]
-        width = max(int(variables.max(initial=-1)) for variables, _ in entries) + 1
-        parts = [sparse.csr_matrix((values * v, (rows, at)), shape=(count, width)) for at, v in entries]
-        return Affine(centre, parts[0] + parts[1] + parts[2], np.zeros(count))
-
-
-def add(builder: ProgramBuilder, parts: list[Affine], low: Array | float, high: Array | float) -> None:
-    """Rows `low ≤ Σ parts ≤ high`, with what the parts leave open; `low` and `high` may not be finite."""
-    matrix = sum(with_columns(part.linear, builder.variables) for part in parts)
-    centre, slack = sum(part.centre for part in parts), sum(part.slack for part in parts)
-    size = SLIP * (1.0 + sum(np.abs(part.centre) for part in parts))
-    builder.add_rows(matrix, low - centre - slack - size, high - centre + slack + size, FREE)
 
 
 def _lines(
@@ -336,4 +256,4 @@ def _of(linear: Any) -> Affine:
 def slopes(loss: ScoreLoss, y: Array, low: Array, high: Array) -> list[Array]:
     """Slopes of lines around `ψ`: of the secant, and at both ends."""
     width = np.maximum(high - low, 1e-12)
-    return [(loss.psi(y, high) - loss.psi(y, low)) / width, loss.slope(y, low), loss.slope(y, high)]
+    return [np.maximum(loss.psi(y, high) - loss.psi(y, low), 0.0) / width, loss.slope(y, low), loss.slope(y, high)]

@@ -44,7 +44,6 @@ class FiniteProblem:
     theta: Array
     unit: Array
     radius: Array
-    small = False
 
     @property
     def c(self) -> Array:
@@ -81,8 +80,8 @@ def finite_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> FinitePro
     for start in range(0, len(members), max(1, AT_ONCE // each)):
         some = members[start : start + max(1, AT_ONCE // each)]
         x = step.design(np.broadcast_to(whole, (len(some), len(whole))), np.stack([x for x, _ in some]))
-        y = np.stack([y[:, step.column] for _, y in some])
-        found.append(enclosed(x, y, np.ones(x.shape[1]), alpha, step.loss))
+        y = np.stack([y for _, y in some])
+        found.append(enclosed(x, y[..., step.column], step.counts(y), alpha, step.loss))
     theta, unit, radius = (np.concatenate(part) for part in zip(*found, strict=True))
     return FiniteProblem(theta, unit, radius) if np.isfinite(radius).all() else None
 

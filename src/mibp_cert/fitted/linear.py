@@ -13,7 +13,7 @@ gradient and `λ_i` of the scores the dual of this program *is* (1), its lines a
 
 **Budgets.** A row that may be replaced is there in copies: `s`, `ψ`, `δ`, `D`, `P` of each are those of the row times its share
 `μ`, 0 or 1: `1 − Σz` for the row itself, `z` for an alternative, `Σ z ≤ most`. All of the above, multiplied by `μ`, is linear
-again; shares are relaxed to `0 ≤ z ≤ 1`. A row that was not there before may come `most` times, `z` of them in sum.
+again; shares are relaxed to `0 ≤ z ≤ 1`. Rows that come, go or change their weight are not known here (`Relaxation.fits`).
 
 **The dual vector** is taken from a solver, and nothing else is: for every `y`,
 
@@ -59,11 +59,8 @@ class Relaxation:
         make.put(self.gradient, self.theta, table.alpha)
         self.scores = make.lines(np.zeros(len(rows)), np.zeros(len(rows)))
         make.dense(self.scores, self.theta, -rows.x)
-        there = [np.flatnonzero(budget.rows >= 0) for budget in table.budgets]
-        z = [make.variables(np.zeros(len(b.by)), np.where(b.rows >= 0, 1.0, float(b.most))) for b in table.budgets]
-        taken = [(budget.rows[on], z[k][on]) for k, (budget, on) in enumerate(zip(table.budgets, there, strict=True))]
-        none = np.zeros(0, dtype=np.intp)
-        gone, by = (np.concatenate([none, *(pair[k] for pair in taken)]) for k in (0, 1))
+        z, none = [make.variables(np.zeros(len(b.by)), np.ones(len(b.by))) for b in table.budgets], np.zeros(0, np.intp)
+        gone, by = np.concatenate([none, *(budget.rows for budget in table.budgets)]), np.concatenate([none, *z])
         own = Share(np.ones(len(rows)), gone, by, -1.0)
         self._copy(Known(loss, rows, ranges.s_low, ranges.s_high, ranges), cell_noise(rows, table), own, self.scores)
         if len(gone):  # a row is itself, or one of its alternatives
@@ -73,9 +70,9 @@ class Relaxation:
             line = make.lines(np.full(1, -np.inf), np.full(1, float(budget.most)))
             make.put(np.repeat(line, len(z[k])), z[k], 1.0)
             share = Share(np.zeros(len(z[k])), np.arange(len(z[k])), z[k], 1.0)
-            place = np.where(budget.rows >= 0, self.scores[np.maximum(budget.rows, 0)], -1)
-            self._copy(Known(loss, budget.by, low, high, ranges), cell_noise(budget.by, None), share, place)
-            self._moved(budget.rows[there[k]], budget.by.x[there[k]], z[k][there[k]])
+            known = Known(loss, budget.by, low, high, ranges)
+            self._copy(known, cell_noise(budget.by, None), share, self.scores[budget.rows])
+            self._moved(budget.rows, budget.by.x, z[k])
         # What the products of weights and cells have lost.
         ends = tau + 4.0 * EPS * self._size
         self.program = make.finish({int(self.gradient[0]): (-ends, ends)})
@@ -83,7 +80,7 @@ class Relaxation:
     @staticmethod
     def fits(table: Table) -> bool:
         """Whether the program of a table says all of it, and is small enough to be solved."""
-        if any(may_be_gone(budget) for budget in table.budgets):
+        if any(changes_weights(table, budget) for budget in table.budgets):
             return False
         count = 0
         for rows in (table.rows, *(budget.by for budget in table.budgets)):
@@ -114,11 +111,10 @@ class Relaxation:
         make, rows = self._make, known.rows
         psi_low, psi_high = known.psi_middle - known.psi_radius, known.psi_middle + known.psi_radius
         ends = [(known.low, known.high), (psi_low, psi_high)]
-        s, psi = (make.variables(*share.box(low, high, make)) for low, high in ends)
-        there = place >= 0
-        make.put(place[there], s[there], 1.0)
+        s, psi = (make.variables(*share.box(low, high)) for low, high in ends)
+        make.put(place, s, 1.0)
         make.dense(self.gradient, psi, (rows.x * rows.w[:, None]).T)
-        reach = np.maximum(np.abs(psi_low), np.abs(psi_high)) * share.most(make)
+        reach = np.maximum(np.abs(psi_low), np.abs(psi_high))
         self._size += (rows.w * reach) @ (np.abs(rows.x) + noise)
         every = np.arange(len(rows))
         for variables, (low, high) in zip((s, psi), ends, strict=True):
@@ -150,7 +146,7 @@ class Relaxation:
         make.put(line, along, 1.0)
         make.dense(line, self.theta, -v)
         self._noise(share, i, at[i], (psi[0][i], psi[1][i]), along, place, np.ones(len(v)), rows.w[i], v)
-        reach = np.maximum(np.abs(psi[0]), np.abs(psi[1])) * share.most(make)
+        reach = np.maximum(np.abs(psi[0]), np.abs(psi[1]))
         self._size += np.einsum("n,ndp->p", rows.w * reach, np.abs(rows.j))
 
     def _noise(
@@ -169,22 +165,17 @@ class Relaxation:
         make = self._make
         t_low, t_high = make.ends(t)
         one, far = np.ones(len(t)), np.maximum(np.abs(t_low), np.abs(t_high))
-        single = place[i] >= 0  # what comes several times has noise of its own each time
-        most = share.most(make)[i]
-        delta, d, p = (
-            make.variables(-size, size)
-            for size in (one * most, far * most, np.maximum(np.abs(psi[0]), np.abs(psi[1])) * most)
-        )
-        make.put(place[i][single], d[single], -scale[single])
+        sizes = one, far, np.maximum(np.abs(psi[0]), np.abs(psi[1]))
+        delta, d, p = (make.variables(-size, size) for size in sizes)
+        make.put(place[i], d, -scale)
         make.dense(self.gradient, p, (weight[:, None] * across).T)
-        k = np.flatnonzero(single)
         for low, sign in ((t_low, 1.0), (t_high, -1.0)):
             # (1 ± δ)(t − low) ≥ 0 and (1 ± δ)(high − t) ≥ 0
             for side in (1.0, -1.0):
-                line = make.lines(sign * low[k], np.full(len(k), np.inf))
-                make.put(line, t[k], sign)
-                make.put(line, d[k], sign * side)
-                make.put(line, delta[k], -sign * side * low[k])
+                line = make.lines(sign * low, np.full(len(t), np.inf))
+                make.put(line, t, sign)
+                make.put(line, d, sign * side)
+                make.put(line, delta, -sign * side * low)
         for end, sign in zip(psi, (1.0, -1.0), strict=True):
             for side in (1.0, -1.0):
                 make.shared(share, i, [(at, sign), (p, sign * side), (delta, -sign * side * end)], -sign * end)
@@ -235,21 +226,11 @@ class Share:
     def moves(self) -> bool:
         return bool(len(self.z))
 
-    def most(self, make: Maker) -> Array:
-        """Largest share of each row."""
-        top = np.array(self.whole)
-        if self.sign > 0:
-            np.add.at(top, self.rows, make.ends(self.z)[1])
-        return top
-
-    def box(self, low: Array, high: Array, make: Maker) -> tuple[Array, Array]:
-        """Ends of a variable in `[low, high]` times the share."""
+    def box(self, low: Array, high: Array) -> tuple[Array, Array]:
+        """Ends of a variable in `[low, high]` times the share, which is at most 1."""
         loose = np.zeros(len(low), dtype=bool)
         loose[self.rows] = True
-        top = self.most(make)
-        # Times a whole number, which rounds where it is above 2.
-        pad = np.where(top > 1, 1.0 + 4.0 * EPS, 1.0) * top
-        return np.where(loose, np.minimum(low, 0.0) * pad, low), np.where(loose, np.maximum(high, 0.0) * pad, high)
+        return np.where(loose, np.minimum(low, 0.0), low), np.where(loose, np.maximum(high, 0.0), high)
 
 
 class Maker:
@@ -322,9 +303,10 @@ def value(program: Program, c: Array, y: Array) -> float:
     return found if np.isfinite(found) else np.inf
 
 
-def may_be_gone(budget: Budget) -> bool:
-    """Has the budget rows that may be replaced *or* not be there at all? Shares know only one of the two."""
-    return getattr(budget, "gone", None) is not None
+def changes_weights(table: Table, budget: Budget) -> bool:
+    """May a row of the budget be gone, come anew, or weigh something else? Shares know rows of one weight."""
+    new = bool((budget.rows < 0).any())
+    return budget.gone is not None or new or bool((budget.by.w != table.rows.w[budget.rows]).any())
 
 
 def cell_noise(rows: Rows, table: Table | None) -> Array:
@@ -343,7 +325,7 @@ def _slopes(known: Known) -> list[Array]:
     for share in (np.arange(LINES) + 0.5) / LINES:
         s = known.low + share * (known.high - known.low)
         found += [known.envelope(np.full(len(s), up), s)[1] for up in (True, False)]
-    return found
+    return [np.maximum(kappa, 0.0) for kappa in found]
 
 
 def _top(known: Known, kappa: Array) -> Array:

@@ -68,6 +68,10 @@ class ScoreLoss(ABC):
     def size(self, y: Array, s: Array) -> Array:
         """Largest intermediate result of `ψ(y, s)`: its evaluation is off by at most 8 roundings relative to it."""
 
+    def bowl(self, y: Array, s: Array) -> Array:
+        """Curvature of a parabola that touches `ℓ` at `s` and is nowhere below it."""
+        return np.full(np.broadcast_shapes(y.shape, s.shape), self.steepest)
+
     def highest(self, y: Array, low: Array, high: Array, kappa: Array) -> Array:
         """Upper bound of `ψ(y, s) − κs` over `low ≤ s ≤ high`, outward."""
         m = np.clip(self.bend(y), low, high)
@@ -84,9 +88,9 @@ class ScoreLoss(ABC):
         """Lower bound of `ψ(y, s) − κs` over `low ≤ s ≤ high`, outward."""
         return -self.highest(self.mirrored(y), -high, -low, kappa)
 
-    def upper_slope(self, y: Array, low: Array, touch: Array, s: Array) -> Array:
-        """Slope at `s` of the smallest concave function above `ψ` from `low` on; `touch` from `touching`."""
-        line = (self.psi(y, touch) - self.psi(y, low)) / np.maximum(touch - low, 1e-12)
+    def upper_slope(self, y: Array, low: Array, touch: Array, s: Array, line: Array) -> Array:
+        """Slope at `s` of the smallest concave function above `ψ` from `low` on; `touch` from `touching`, `line` the slope up to
+        there."""
         curve = self.slope(y, np.maximum(s, touch))
         return np.where((s <= touch) & (touch > low), line, curve)
 
@@ -119,7 +123,8 @@ class Logistic(ScoreLoss):
     curved = True
 
     def value(self, y: Array, s: Array) -> Array:
-        return np.asarray(np.logaddexp(0.0, s) - y * s)
+        # Terms of one sign: near a minimum at large scores, `log(1 + eˢ) − ys` would be all rounding.
+        return np.asarray((1.0 - y) * np.logaddexp(0.0, s) + y * np.logaddexp(0.0, -s))
 
     def psi(self, y: Array, s: Array) -> Array:
         return sigmoid(s) - y
@@ -221,6 +226,9 @@ class HuberScore(ScoreLoss):
 
     def slope(self, y: Array, s: Array) -> Array:
         return np.where(np.abs(s - y) <= self.delta, 1.0, 0.0)
+
+    def bowl(self, y: Array, s: Array) -> Array:
+        return np.asarray(self.delta / np.maximum(np.abs(s - y), self.delta))
 
     def bend(self, y: Array) -> Array:
         return y

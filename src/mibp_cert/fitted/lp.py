@@ -1,14 +1,18 @@
 """The engine `lp`: as `dual`, and what that leaves open by linear programs and by cases.
 
 Ranges are proven in the same way. Ends of parameters and of outputs are then those of the linear program (`fitted.linear`), where
-they are closer; an output whose sign is left open is decided by cases (`fitted.branch`). Programs are limited by iterations and
-cases by their number, not by seconds: runs repeat. No word of a solver is taken, so that bounds stay `rounding-safe`.
+they are closer; an output whose sign is left open is decided by cases (`fitted.branch`). Where programs do not say all of a
+threat (rows that come or go, labels that change a row's weight), or rows are many, the closed form's bounds stay.
+
+Programs are limited by iterations and cases by their number, not by seconds: runs repeat. No word of a solver is taken, so that
+bounds stay `rounding-safe`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -37,8 +41,8 @@ class LpEngine(DualEngine):
     def validating(self) -> Engine:
         return DualEngine()
 
-    def never(self, problem: Problem, state: FittedSet, a: Array, v: float) -> bool:
-        return never(problem, state.ranges, a, v)
+    def never(self, problem: Problem, state: FittedSet) -> Callable[[Array, float], bool]:
+        return super().never(problem, state) if problem.shared else partial(never, problem, state.ranges)
 
     def finer(self, problem: Problem, state: FittedSet, a: Array) -> Array:
         return program_bounds(problem, state.ranges, a)
@@ -56,8 +60,8 @@ def within(state: FittedSet, upper: Callable[[Array], Array]) -> FittedSet:
 
 
 def program_bounds(problem: Problem, ranges: Ranges, a: Array) -> Array:
-    """Upper bounds of `a·θ` by the linear program; infinite where that is too large."""
-    if not Relaxation.fits(problem.table):
+    """Upper bounds of `a·θ` by the linear program; infinite where that is too large, or does not say all of the threat."""
+    if problem.shared or not Relaxation.fits(problem.table):
         return np.full(len(a), np.inf)
     program = Relaxation(problem.table, problem.loss, ranges, problem.tau)
     return program.upper(program.of_parameters(a))

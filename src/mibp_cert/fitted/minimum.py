@@ -15,6 +15,11 @@ from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array
 
 STEPS = 200
+MORE = 1000
+"""Steps where kinks are far away."""
+LEAST = 1e-3
+"""Fraction of a step below which the next one is taken with more curvature: each row's at least this share of that of a parabola
+above its loss."""
 SHARES = 0.5 ** np.arange(40)
 """Fractions of a Newton step, tried in turn."""
 
@@ -22,11 +27,12 @@ SHARES = 0.5 ** np.arange(40)
 def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start: Array | None = None) -> Array:
     """Minimisers for datasets `x` (… × rows × P) and `y` (… × rows), to about the last digit; NaN where there is none."""
     theta = np.zeros((*x.shape[:-2], len(alpha))) if start is None else np.array(start, dtype=np.float64)
+    least = np.zeros(theta.shape[:-1])
     with np.errstate(all="ignore"):
-        for _ in range(STEPS):
+        for number in range(MORE):
             s = _scores(x, theta)
             gradient = np.einsum("...np,...n->...p", x, w * loss.psi(y, s)) + alpha * theta
-            bent = (w * loss.slope(y, s))[..., None] * x
+            bent = (w * np.maximum(loss.slope(y, s), least[..., None] * loss.bowl(y, s)))[..., None] * x
             curvature = np.swapaxes(bent, -1, -2) @ x + np.diag(alpha)
             # Columns are scaled alike. A flat direction (all rows beyond a kink) is followed as far as little curvature lets it.
             size = np.diagonal(curvature, axis1=-2, axis2=-1)
@@ -35,10 +41,25 @@ def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start:
             step = np.linalg.solve(scaled, (gradient / unit)[..., None])[..., 0] / unit
             share = _share(x, y, w, alpha, loss, theta, step, (gradient * step).sum(axis=-1))
             change = share[..., None] * step
+            if (share == 0).any():
+                # Beyond a kink there is no curvature to go by. With the steepest one everywhere, a step never overshoots.
+                most = np.swapaxes((w * loss.steepest)[..., None] * x, -1, -2) @ x + np.diag(alpha)
+                sure = np.linalg.solve(most + 1e-12 * _trace(most) * np.eye(len(alpha)), gradient[..., None])[..., 0]
+                far = np.abs(sure).max(axis=-1) > 1e-9 * (1e-9 + np.abs(theta).max(axis=-1))
+                change = np.where(((share == 0) & far)[..., None], sure, change)
             theta = theta - change
-            if (np.abs(change).max(axis=-1) <= 4.0 * EPS * np.abs(theta).max(axis=-1)).all():
+            # Rows beyond a kink have no curvature: where a step led out of sight, the next one gives them some.
+            lost = (share < LEAST) & (least == 0.0)
+            if (~lost & (np.abs(change).max(axis=-1) <= 4.0 * EPS * np.abs(theta).max(axis=-1))).all():
                 break
+            if number >= STEPS and not (lost | (least > 0.0)).any():
+                break
+            least = np.where(lost, LEAST, 0.0)
     return theta
+
+
+def _trace(m: Array) -> Array:
+    return np.asarray(np.trace(m, axis1=-2, axis2=-1)[..., None, None])
 
 
 def _scores(x: Array, theta: Array) -> Array:

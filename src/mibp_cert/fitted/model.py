@@ -12,22 +12,23 @@ features, `C` and weights are fixed: they are not computed anew on other data.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from functools import cached_property
+from typing import Any, final
 
 import numpy as np
 
 from mibp_cert.data import Dataset, Task
 from mibp_cert.errors import UserError
-from mibp_cert.fitted.features import RandomFeatures
+from mibp_cert.fitted.features import Features
 from mibp_cert.fitted.losses import SCORE_LOSSES, ScoreLoss
 from mibp_cert.fitted.minimum import minimise
 from mibp_cert.fitted.table import Array
-from mibp_cert.graph import evaluate
+from mibp_cert.graph import GraphBuilder, evaluate
 from mibp_cert.nets import Linear, Network, Plan, Step
 
-MOST_CELLS = 1_000_000_000
-"""Rows × rows × parameters that a fit may have: every row's score is a query over all rows."""
+BALANCED = "balanced"
 MODELS = {
     "logistic": "cross-entropy",
     "ridge": "squared-error",
@@ -50,20 +51,37 @@ class Fitted:
     loss: str = "cross-entropy"
     C: float = 1.0
     fit_intercept: bool = True
-    features: RandomFeatures | None = None
+    features: Features | None = None
     """Frozen features in front of the model; None: the columns themselves."""
     penalise_intercept: bool = False
     """As `LinearSVC` does."""
+    class_weight: Mapping[Any, float] | str | None = None
+    """How much the rows of each class count (others: 1), or `balanced`: as if all classes had as many rows, by the data as
+    handed in."""
 
     def __post_init__(self) -> None:
         if self.loss not in SCORE_LOSSES:
             raise UserError(
                 f"There is no fitted model with the loss {self.loss!r}; choose one of {', '.join(SCORE_LOSSES)}."
             )
-        if not isinstance(self.C, int | float | np.number) or not (math.isfinite(self.C) and self.C > 0):
+        if not isinstance(self.C, int | float | np.number) or not (
+            math.isfinite(self.C) and self.C > 0 and math.isfinite(1.0 / float(self.C))
+        ):
             raise UserError(
-                f"C must be a finite number > 0, got {self.C!r}: without a penalty nothing bounds how far wrong data move the "
-                "minimum."
+                f"C must be a finite number > 0, and 1/C finite, got {self.C!r}: without a penalty nothing bounds how far wrong "
+                "data move the minimum."
+            )
+        if self.class_weight is not None and self.loss in REGRESSIONS:
+            raise UserError("class_weight is for models of classes; this one predicts numbers.")
+        if (
+            self.class_weight is not None
+            and self.class_weight != BALANCED
+            and not isinstance(self.class_weight, Mapping)
+        ):
+            raise UserError(f"class_weight must be {{class: weight}} or 'balanced', got {self.class_weight!r}.")
+        if not isinstance(self.features, Features | None):
+            raise UserError(
+                f"Features are None, RandomFeatures(30) or FrozenLayers(network, theta); got {self.features!r}."
             )
 
     @property
@@ -82,6 +100,34 @@ class Fitted:
             return weights
         return np.append(weights, 1.0 / self.C if self.penalise_intercept else 0.0)
 
+    def weights(self, train: Dataset) -> Array:
+        """How much each row counts, for every label that it may have (rows × classes; a regression: × 1).
+
+        >>> Fitted(class_weight={"yes": 3.0}).weights(Dataset.of([[0.0], [1.0]], ["no", "yes"])).tolist()
+        [[1.0, 3.0], [1.0, 3.0]]
+        """
+        rows = np.ones(len(train)) if train.weights is None else train.weights
+        by_class = np.ones(max(1, len(train.classes)))
+        if isinstance(self.class_weight, str):
+            counts = np.bincount(train.y, rows, minlength=len(train.classes))
+            by_class = counts.sum() / (len(counts) * np.maximum(counts, 1e-300))
+        elif self.class_weight is not None:
+            known = {str(name): k for k, name in enumerate(train.classes)}
+            for name, weight in self.class_weight.items():
+                if str(name) not in known:
+                    raise UserError(
+                        f"class_weight names the class {name!r}; there are {', '.join(map(repr, train.classes))}."
+                    )
+                if not isinstance(weight, int | float | np.number) or not (math.isfinite(weight) and weight >= 0):
+                    raise UserError(f"The weight of the class {name!r} must be a finite number ≥ 0, got {weight!r}.")
+                by_class[known[str(name)]] = weight
+        return np.asarray(rows[:, None] * by_class)
+
+    @property
+    def features_json(self) -> dict[str, Any]:
+        """The frozen features as plain data, under their key; empty if there are none."""
+        return {} if self.features is None else {"features": self.features.to_json()}
+
     @property
     def batch_size(self) -> None:
         """All rows at once."""
@@ -89,20 +135,22 @@ class Fitted:
 
     def network(self, train: Dataset) -> Network:
         """The model as a network: frozen features, and one layer that is fitted."""
-        body = () if self.features is None else self.features.layers(train.features)
-        width = train.features if self.features is None else self.features.count
-        return Network((*body, Linear(width, 1, self.fit_intercept)), train.features)
+        if self.features is None:
+            return Network((Linear(train.features, 1, self.fit_intercept),), train.features)
+        body, _ = self.features.body(train.features)
+        return Network((*body.layers, Linear(body.logits, 1, self.fit_intercept)), body.shape)
 
     def start(self, train: Dataset) -> Array:
         """The features' parameters, and zeros for what is fitted."""
-        frozen = np.zeros(0) if self.features is None else self.features.values(train.features)
+        frozen = np.zeros(0) if self.features is None else self.features.body(train.features)[1]
         return np.concatenate([frozen, np.zeros(self.network(train).layout.size - len(frozen))])
 
     def plan(self, network: Network, train: Dataset, start: Array, unroll: int = 1) -> Plan:
         """The fit as the only step."""
         column = 1 if train.task is Task.CLASSES else 0
         rows = np.arange(len(train), dtype=np.intp)
-        step = FitStep(network.forward_graph(len(train)), rows, network.layout, network, self, column)
+        graph, weights = network.forward_graph(len(train)), self.weights(train)
+        step = FitStep(graph, rows, network.layout, network, self, column, weights)
         return Plan((step,), (1,), start, len(train), 1)
 
     def check(self, network: Network, train: Dataset) -> None:
@@ -116,17 +164,13 @@ class Fitted:
         if regression != (train.task is Task.NUMBERS):
             wanted = "numbers to predict" if regression else "classes"
             raise UserError(f"A fitted model with the loss {self.loss!r} needs {wanted}; choose another loss.")
-        cells = len(train) ** 2 * (last.inputs + 1)
-        if cells > MOST_CELLS:
-            most = int((MOST_CELLS / (last.inputs + 1)) ** 0.5) // 100 * 100
-            raise UserError(
-                f"Bounding the scores of {len(train)} rows among each other would take hours: use at most about {most} rows "
-                f"(such as --sample {most})."
-            )
         if train.task is Task.CLASSES and len(train.classes) != 2:
             raise UserError(f"Fitted models know two classes so far; these data have {len(train.classes)}.")
-        if train.task is Task.CLASSES and len(np.unique(train.y)) < 2:
-            raise UserError("All training rows have the same class: there is nothing to fit.")
+        count = self.weights(train)[np.arange(len(train)), train.y] > 0
+        if not count.any():
+            raise UserError("No training row has a weight above 0: there is nothing to fit.")
+        if train.task is Task.CLASSES and len(np.unique(train.y[count])) < 2:
+            raise UserError("All training rows (of weight above 0) have the same class: there is nothing to fit.")
 
 
 @final
@@ -138,6 +182,8 @@ class FitStep(Step):
     model: Fitted
     column: int
     """Of the one-hot labels (or targets) that is fitted."""
+    weights: Array
+    """How much each row counts, by label."""
 
     @property
     def loss(self) -> ScoreLoss:
@@ -154,28 +200,45 @@ class FitStep(Step):
         """How many parameters are fitted: the last ones."""
         return len(self.model.alpha(self.head.inputs))
 
+    @cached_property
+    def body(self) -> Network | None:
+        """The frozen layers."""
+        return Network(self.network.layers[:-1], self.network.shape) if len(self.network.layers) > 1 else None
+
     def design(self, theta: Array, x: Array) -> Array:
         """`x̃` for inputs `x` (… × rows × features)."""
         features = x
-        if len(self.network.layers) > 1:
-            body = Network(self.network.layers[:-1], self.network.shape)
-            values = body.layout.unflatten(theta[..., : body.layout.size])
-            features = evaluate(body.forward_graph(x.shape[-2]), {**values, "x": x})["logits"]
+        if self.body is not None:
+            values = self.body.layout.unflatten(theta[..., : self.body.layout.size])
+            features = evaluate(self.body.forward_graph(x.shape[-2]), {**values, "x": x})["logits"]
         return np.concatenate([features, np.ones((*features.shape[:-1], 1))], axis=-1) if self.head.bias else features
+
+    def counts(self, y: Array, *, whole: bool = False) -> Array:
+        """How much each row of a dataset counts, by its label, and 0 where it is absent; `whole`: as if all were present."""
+        labels = self.weights.shape[1]
+        found = (
+            (self.weights * y[..., :labels]).sum(axis=-1)
+            if labels > 1
+            else np.broadcast_to(self.weights[:, 0], y.shape[:-1])
+        )
+        return np.asarray(found if whole or y.shape[-1] == labels else found * y[..., labels])
 
     def pull(self, theta: Array, x: Array, upstream: Array) -> Array:
         """From the gradient with respect to features (… × rows × features) to that with respect to the inputs."""
-        features = self.model.features
-        return (
-            upstream
-            if features is None
-            else features.pull(self.design(theta, x)[..., : self.head.inputs], upstream, x.shape[-1])
-        )
+        if self.body is None:
+            return upstream
+        g, rows = GraphBuilder(), x.shape[-2]
+        parameters = self.body.parameter_inputs(g)
+        _, tapes = self.body.forward(g, parameters, g.input("x", (rows, self.body.features)))
+        g.origin = "features"
+        gradient, _ = self.body.backward(g, parameters, tapes, g.input("up", (rows, self.body.logits)))
+        values = self.body.layout.unflatten(theta[..., : self.body.layout.size])
+        return evaluate(g.finish({"gradient": gradient}), {**values, "x": x, "up": upstream})["gradient"]
 
     def train(self, theta: Array, x: Array, y: Array) -> Array:
         design = self.design(theta, x)
         frozen = theta[..., : theta.shape[-1] - self.fitted]
-        found = minimise(
-            design, y[..., self.column], np.ones(x.shape[-2]), self.model.alpha(self.head.inputs), self.loss
-        )
+        start = np.broadcast_to(theta[..., -self.fitted :], (*x.shape[:-2], self.fitted))
+        alpha = self.model.alpha(self.head.inputs)
+        found = minimise(design, y[..., self.column], self.counts(y), alpha, self.loss, start)
         return np.concatenate([np.broadcast_to(frozen, (*found.shape[:-1], frozen.shape[-1])), found], axis=-1)

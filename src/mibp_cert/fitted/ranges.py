@@ -17,32 +17,57 @@ them; budgets fix the rows that they replace, whose noise is scaled, or which ar
 in `z`. Under that assumption the other ranges shrink (`fitted.zonotope`); if the bound of `a·θ` is then below `v`, that end is
 never reached. Each end may be dealt with on its own.
 
-**Search.** The hypothesis starts from first-order radii; ends that fail are moved out. Whatever is proven may be tightened:
-bounds computed under proven ranges need no strictness.
+**Search.** With `T(z)` the bounds under the hypothesis `z`, `z ← (1 + small)·T(z)` from first-order radii converges to the
+smallest ranges that prove themselves, if there are any (`T` grows with `z`). Whatever is proven may be tightened: bounds
+computed under proven ranges need no strictness. The last resort needs no hypothesis (`fitted.ball`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.fitted.ball import ball
 from mibp_cert.fitted.dual import Dual, Ranges
+from mibp_cert.fitted.ellipsoid import Ellipsoids
 from mibp_cert.fitted.losses import EPS, ScoreLoss
+from mibp_cert.fitted.shared import Shared
 from mibp_cert.fitted.table import Array, Table
 from mibp_cert.fitted.zonotope import Zonotope
 
-FIRST = {False: 1.5, True: 1.8}
-"""Multiple of the first-order radii that the hypothesis starts from, without exit cuts and with them."""
-GROW = 1.1
-ATTEMPTS = 20
-SANE = 6.0
-"""Multiple of the first-order radii (the median one) beyond which ranges are of little use: other ways are tried first."""
+FIRST = 1.3
+"""Multiple of the first-order radii that the hypothesis starts from."""
+GROW = 1.02
+CUT_FIRST, CUT_GROW = 1.5, 1.1
+"""The same where exits are cut, and by how much ends that fail move out."""
+ATTEMPTS = 24
+FEW = 0.05
+"""Share of the ends that may fail for the others to stay where they are."""
+LOST = 1.02
+"""Bounds wider than this multiple of the hypothesis, and growing, will not prove themselves."""
+LOOSE = 100.0
+"""Ranges of scores (the median one) beyond this multiple of the spread of all clean scores say nothing."""
+RESORTS = 12
+"""How often ranges from strong convexity are tightened, at most."""
 CUT_CELLS = 4_000_000
 """Queries times generators, above which no exit is cut."""
-HOPE = 1.4
+HOPE = 1.6
 """Bounds wider than this multiple of the hypothesis (the median one) are beyond what cuts mend."""
+OWN_CELLS = 20_000_000
+"""Rows × rows × parameters up to which every row's score has multipliers of its own."""
+MOST_CELLS = 100_000_000
+"""The same, where shared multipliers prove nothing: some minutes."""
+OWN_TESTS = 200_000_000
+"""Queries × rows × parameters that get multipliers of their own beside many rows."""
+NEAR = 0.25
+"""Lower ends further below 0, relative to the range, are left as they are."""
+AT_ONCE = 100
+"""Queries between two words of how far it is."""
+EXACT_CELLS = 2_000_000_000_000
+"""Queries × rows × columns × parameters whose sums over rows are taken exactly: some minutes."""
 CUTS = 2
 """How often the ranges are shrunk under the assumption of an exit."""
 
@@ -57,13 +82,24 @@ class Problem:
     c: Array
     tau: Array
     s: Array
+    shared: bool = False
+    """Many rows: scores are bounded by ellipsoids with multipliers that all queries share (`fitted.ellipsoid`)."""
+    told: Callable[[], None] | None = None
+    """Called for every round of bounds."""
+
+    @property
+    def cells(self) -> int:
+        """Rows × rows × parameters: what multipliers of every row's own cost."""
+        rows = len(self.table.rows) + sum(len(budget.by) for budget in self.table.budgets)
+        return rows * rows * len(self.c)
 
     @property
     def small(self) -> bool:
         """Whether a cut takes a fraction of a second."""
         table, p = self.table, len(self.c)
         others = sum(len(budget.by) for budget in table.budgets)
-        generators = int((table.rows.r > 0).sum()) + len(table.rows) + 2 * p + others * p
+        noise = int((table.rows.r > 0).sum()) if table.rows.j is None else table.rows.j[..., 0].size
+        generators = noise + len(table.rows) + 2 * p + others * p
         return 2 * (len(table.rows) + others + p) * generators <= CUT_CELLS
 
     def point(self) -> Ranges:
@@ -82,6 +118,10 @@ class Problem:
 
     def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
         """Bounds of all that `ranges` holds, under the hypothesis that it holds."""
+        if self.told is not None:
+            self.told()
+        if self.shared:
+            return Ellipsoids(Shared(self.table, self.loss, ranges, self.tau)).bounds()
         dual, rows = Dual(self.table, self.loss, ranges, self.tau, rounds), self.table.rows
         eye, own = np.eye(len(self.c)), np.arange(len(rows), dtype=np.intp)
         ends = [(-dual.upper(-eye), dual.upper(eye))]
@@ -95,13 +135,52 @@ class Problem:
         """Upper bounds of `a·θ`, for minimisers in the ranges."""
         return Dual(self.table, self.loss, ranges, self.tau, 3).upper(a)
 
-    def reaches(self, ranges: Ranges, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
+    def around(self, ranges: Ranges) -> Zonotope:
+        """The zonotope around all minimisers in the ranges."""
+        return Zonotope(self.table, self.loss, ranges, self.tau)
+
+    def outputs(
+        self,
+        ranges: Ranges,
+        a: Array,
+        base: Array,
+        extra: Array,
+        enough: Callable[[Array], NDArray[np.bool_]] | None,
+        hear: Callable[[int, int], None],
+    ) -> tuple[Array, Array]:
+        """Many rows: ends of `base + a·θ ± extra`. First come ellipsoids, then sums over rows, at last multipliers of the query's
+        own: what is `enough` of the lower end is looked at no longer. `hear(done, total)` counts queries."""
+        shared, n = Shared(self.table, self.loss, ranges, self.tau), len(self.table.rows)
+        low, high = Ellipsoids(shared).ends(a)
+        low, high = base + low - extra, base + high + extra
+        left = np.arange(len(a)) if enough is None else np.flatnonzero(~enough(low))
+        if len(left) * n * shared.kinds * len(self.c) > EXACT_CELLS:
+            left = left[:0]
+        for k in range(0, len(left), AT_ONCE):
+            some = left[k : k + AT_ONCE]
+            below, above = shared.ends(a[some])
+            low[some] = np.maximum(low[some], base[some] + below - extra[some])
+            high[some] = np.minimum(high[some], base[some] + above + extra[some])
+            hear(k + len(some), len(left))
+        if enough is None:
+            return low, high
+        left = np.flatnonzero(~enough(low) & (base + a @ self.c > 0) & (low > -NEAR * (high - low)))
+        left = left[np.argsort(-low[left], kind="stable")][: max(1, OWN_TESTS // (n * len(self.c)))]
+        dual = Dual(self.table, self.loss, ranges, self.tau, 3)
+        for k, i in enumerate(left):
+            own = base[i] - dual.upper(-a[i : i + 1]) - extra[i]
+            low[i] = np.maximum(low[i], own[0])
+            hear(k + 1, len(left))
+        return low, high
+
+    def reaches(self, around: Zonotope, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
         """May `a·θ` (or the score of row `own`, times `sign`) be `v` or more, for minimisers in the ranges? False is proven."""
-        noise = 0.0 if own < 0 else self.table.reach_of(ranges.reach)[own]
+        noise = 0.0 if own < 0 else self.table.reach_of(around.ranges.reach)[own]
         for _ in range(CUTS):
-            ranges = Zonotope(self.table, self.loss, ranges, self.tau).bounds(a, v - noise * (1.0 + 1e-12))
+            ranges = around.bounds(a, v - noise * (1.0 + 1e-12))
             if ranges.empty:
                 return False
+            around = self.around(ranges)
         dual = Dual(self.table, self.loss, ranges, self.tau, 3)
         return not dual.upper(a[None], np.array([own], dtype=np.intp), sign)[0] < v
 
@@ -118,44 +197,88 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
 
 
 def prove(problem: Problem) -> Ranges | None:
-    """Ranges that no minimiser of the family leaves; None if none could be proven. Exits are cut where plain bounds fail."""
-    found = _prove(problem, cut=False, most=SANE)
-    if found is None and problem.small:
-        found = _prove(problem, cut=True, most=SANE)
-    found = _prove(problem, cut=False, most=np.inf) if found is None else found
+    """Ranges that no minimiser of the family leaves, as small as may be; None if none could be proven. Where shared multipliers
+    prove nothing, every row gets its own; exits are cut where plain bounds fail; the last resort is strong convexity."""
+    search = Search(problem)
+    found, hope = search.repeated()
+    if found is None and problem.shared and problem.cells <= MOST_CELLS:
+        found, _ = Search(replace(problem, shared=False)).repeated()
+    if found is None and hope and problem.small:
+        found = search.cut()
+    if found is None and not problem.shared:
+        return last_resort(problem)
     return None if found is None else tighten(problem, found)
 
 
-def _prove(problem: Problem, *, cut: bool, most: float) -> Ranges | None:
-    point = problem.point()
-    centre, _ = _flat(point)
-    lower, upper = _flat(problem.bounds(point, rounds=1))
-    least = 1e-9 * (1.0 + np.abs(centre))
-    low = centre - FIRST[cut] * np.maximum(centre - lower, least)
-    high = centre + FIRST[cut] * np.maximum(upper - centre, least)
-    slip = problem.slip()
-    low, high = np.minimum(low, centre - slip - least), np.maximum(high, centre + slip + least)
-    for _ in range(ATTEMPTS):
-        ranges = _like(point, low, high)
-        below, above = _flat(problem.bounds(ranges))
-        if not (np.isfinite(below).all() and np.isfinite(above).all()):
-            return None
-        fails = [~(below > low), ~(above < high)]
-        if cut and np.median((above - below) / (high - low)) > HOPE:
-            return None
-        if cut:
-            fails = _cut(problem, ranges, fails)
-        count = int(fails[0].sum() + fails[1].sum())
-        if not count:
-            return ranges
-        wide = np.median((high - low) / np.maximum(upper - lower, least))
-        if wide > most:
-            return None
-        # Where the cut decides, the plain bounds say nothing of how far out an end should be.
-        out = (centre - low, high - centre) if cut else (centre - below, above - centre)
-        low = np.where(fails[0], centre - GROW * out[0], low)
-        high = np.where(fails[1], centre + GROW * out[1], high)
-    return None
+class Search:
+    """Hypotheses, from first-order radii around the clean minimiser."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.start = problem, problem.point()
+        self.centre, _ = _flat(self.start)
+        below, above = _flat(problem.bounds(self.start, rounds=1))
+        self.least = 1e-9 * (1.0 + np.abs(self.centre)) + problem.slip()
+        self.first = self._ends(below, above, 1.0)
+
+    def _ends(self, below: Array, above: Array, factor: float) -> tuple[Array, Array]:
+        """Ends around the centre, moved out by the factor; the clean model is strictly inside."""
+        out = np.maximum(self.centre - below, self.least), np.maximum(above - self.centre, self.least)
+        return self.centre - factor * out[0], self.centre + factor * out[1]
+
+    def _tried(self, low: Array, high: Array) -> tuple[Ranges, Array, Array, list[NDArray[np.bool_]]]:
+        ranges = _like(self.start, low, high)
+        below, above = _flat(self.problem.bounds(ranges))
+        return ranges, below, above, [~(below > low), ~(above < high)]
+
+    def repeated(self) -> tuple[Ranges | None, bool]:
+        """The hypothesis is what came out of the last one, a little wider: from below, this finds the smallest ranges that prove
+        themselves. Else none, and whether some came close."""
+        low, high = self._ends(*self.first, FIRST)
+        before, hope = np.inf, False
+        for _ in range(ATTEMPTS):
+            ranges, below, above, fails = self._tried(low, high)
+            if not (np.isfinite(below).all() and np.isfinite(above).all()):
+                break
+            count = int(fails[0].sum() + fails[1].sum())
+            if not count:
+                return ranges, True
+            ratio = float(np.median((above - below) / (high - low)))
+            hope |= ratio < HOPE
+            if ratio > LOST and ratio > before:
+                break
+            before, most = ratio, count > FEW * 2 * len(low)
+            # As long as many fail all move, also inwards; a few stragglers are moved out on their own.
+            wider = self._ends(below, above, max(GROW, ratio))
+            low, high = np.where(fails[0] | most, wider[0], low), np.where(fails[1] | most, wider[1], high)
+        return None, hope
+
+    def cut(self) -> Ranges | None:
+        """Ends that fail are assumed to be reached; those that still fail move out."""
+        low, high = self._ends(*self.first, CUT_FIRST)
+        for _ in range(ATTEMPTS):
+            ranges, below, above, fails = self._tried(low, high)
+            if not np.median((above - below) / (high - low)) < HOPE:
+                return None
+            fails = _cut(self.problem, ranges, fails)
+            if not (fails[0].any() or fails[1].any()):
+                return ranges
+            wider = self._ends(low, high, CUT_GROW)
+            low, high = np.where(fails[0], wider[0], low), np.where(fails[1], wider[1], high)
+        return None
+
+
+def last_resort(problem: Problem) -> Ranges | None:
+    """Ranges from strong convexity, tightened as long as that helps; None if they are too wide to say anything."""
+    ranges = ball(problem)
+    if ranges is None:
+        return None
+    for _ in range(RESORTS):
+        before = np.median(ranges.s_high - ranges.s_low)
+        ranges = tighten(problem, ranges, 1)
+        after = np.median(ranges.s_high - ranges.s_low)
+        if not after < 0.98 * before:
+            break
+    return ranges if after <= LOOSE * (problem.s.max() - problem.s.min()) else None
 
 
 def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> list[NDArray[np.bool_]]:
@@ -165,13 +288,13 @@ def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> li
     others = [budget.by for budget in problem.table.budgets]
     queries = np.concatenate([np.eye(p), rows.x, *(by.x for by in others)])
     noise = np.concatenate([np.zeros(p + n), *(by.reach_of(ranges.reach[None, :])[0] for by in others)])
-    left = []
+    left, around = [], problem.around(ranges)
     for bad, sign, ends in zip(fails, (-1.0, 1.0), low_high, strict=True):
         still = bad.copy()
         for i in np.flatnonzero(bad):
             own = int(i) - p if p <= i < p + n else -1
             still[i] = problem.reaches(
-                ranges, sign * queries[i], float(sign * ends[i] - noise[i] * (1.0 + 1e-12)), own, sign
+                around, sign * queries[i], float(sign * ends[i] - noise[i] * (1.0 + 1e-12)), own, sign
             )
         left.append(still)
     return left

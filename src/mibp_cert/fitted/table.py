@@ -82,9 +82,11 @@ class Budget:
     rows: Index
     by: Rows
     scaled: bool
-    """Each alternative is the row itself with more noise, down to none of it."""
+    """Each alternative is the row itself with more noise, down to none of it (or, for a new row, with more weight)."""
     targets_only: bool = False
-    """Alternatives differ from their rows in the target only, and neither has any other noise."""
+    """Alternatives differ from their rows in the target only, and neither has any other noise but rounding."""
+    gone: NDArray[np.bool_] | None = None
+    """Alternatives that may also not be there at all (`fitted.presence`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +100,12 @@ class Table:
 
     def with_penalties(self, alpha: Array) -> Table:
         """The table with these penalties; where there is one more than features, a last feature 1 is added."""
-        assert not self.blocks
-        if len(alpha) == self.rows.x.shape[1]:
+        p = self.rows.x.shape[1]
+        if len(alpha) == p:
             return replace(self, alpha=alpha)
         budgets = tuple(replace(budget, by=_with_one(budget.by)) for budget in self.budgets)
-        return Table(_with_one(self.rows), alpha, (), budgets)
+        blocks = tuple(replace(spread, linear=_wider(spread.linear, p, p + 1)) for spread in self.blocks)
+        return Table(_with_one(self.rows), alpha, blocks, budgets)
 
     def reach_of(self, theta: Array) -> Array:
         """Largest `|d_i·θ|` for `|θ_j|` at most these, for every row, shared noise included."""
@@ -120,10 +123,7 @@ def table_of(noise: Noise, column: int, weights: Array, alpha: Array) -> Table:
     p = len(alpha)
     x = np.ones((n, p))
     x[:, :d] = noise.x_centre
-    moves = sparse.coo_matrix(noise.x_linear)
-    cells = sparse.csc_matrix(
-        (moves.data, (moves.row // d * p + moves.row % d, moves.col)), shape=(n * p, noise.symbols)
-    )
+    cells = sparse.csc_matrix(_wider(noise.x_linear, d, p))
     targets = sparse.csc_matrix(sparse.csr_matrix(noise.y_linear)[column :: noise.y_centre.shape[1]])
     rows = Rows(x, np.zeros((n, p)), np.array(noise.y_centre[:, column]), np.zeros(n), weights)
     spread, blocks = [], [b for b in noise.blocks if isinstance(b, Budgeted)]
@@ -154,7 +154,7 @@ def table_of(noise: Noise, column: int, weights: Array, alpha: Array) -> Table:
     for block in blocks:
         # The noise of every budget, so that a row which several of them replace is covered by each.
         rows_of = block.members
-        by = _of_rows(rows, rows_of)
+        by = of_rows(rows, rows_of)
         for other in blocks:
             by = _with_children(by, other, rows_of, cells, targets, p)
         plain = bool((by.x == rows.x[rows_of]).all()) and not (by.r.any() or by.pieces or rows.r[rows_of].any())
@@ -167,7 +167,16 @@ def _with_one(rows: Rows) -> Rows:
     """The rows with a last feature 1, which nothing moves."""
     x, r = np.append(rows.x, np.ones((len(rows), 1)), axis=1), np.append(rows.r, np.zeros((len(rows), 1)), axis=1)
     j = None if rows.j is None else np.append(rows.j, np.zeros((*rows.j.shape[:2], 1)), axis=2)
-    return replace(rows, x=x, r=r, j=j)
+    p = rows.x.shape[1]
+    pieces = tuple(replace(piece, linear=_wider(piece.linear, p, p + 1)) for piece in rows.pieces)
+    return replace(rows, x=x, r=r, j=j, pieces=pieces)
+
+
+def _wider(linear: Any, d: int, p: int) -> sparse.csr_matrix:
+    """Coefficients of cells (rows · d, flat) as those of a table with `p ≥ d` columns."""
+    moves = sparse.coo_matrix(linear)
+    place = moves.row // d * p + moves.row % d
+    return sparse.csr_matrix((moves.data, (place, moves.col)), shape=(linear.shape[0] // d * p, linear.shape[1]))
 
 
 def _with_children(by: Rows, block: Budgeted, rows_of: Index, cells: Any, targets: Any, p: int) -> Rows:
@@ -185,7 +194,7 @@ def _with_children(by: Rows, block: Budgeted, rows_of: Index, cells: Any, target
     return by
 
 
-def _of_rows(rows: Rows, rows_of: Index) -> Rows:
+def of_rows(rows: Rows, rows_of: Index) -> Rows:
     """Some of the rows, with their own noise."""
     n, p = rows.x.shape
     picked, pieces = (rows_of[:, None] * p + np.arange(p)).ravel(), []

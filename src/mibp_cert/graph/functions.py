@@ -7,6 +7,8 @@
 | `tanh`         | `tanh x`         | `1−t²`               | `4√3/9`, and `8e^{−2|x|}`             |
 | `tanh slope`   | `1−t²`           | `−2t(1−t²)`          | `2`, and `16e^{−2|x|}`                |
 | `softplus`     | `log(1 + eˣ)`    | `σ`                  | `1/4`, and `e^{−|x|}`                 |
+| `cos`          | `cos x`          | `−sin x`             | `1`                                   |
+| `cos slope`    | `−sin x`         | `−cos x`             | `1`                                   |
 | `exp`          | `eˣ`             | `eˣ`                 | `eˣ` at the upper end                 |
 | `reciprocal`   | `1/x`, `x > 0`   | `−1/x²`              | `2/x³` at the lower end               |
 """
@@ -38,13 +40,15 @@ class Smooth:
     curvature: Callable[[Values, Values], Values]
     """Upper bound of `|φ''|` on `[low, high]`; infinite where the interval leaves the function's domain."""
     shape: str
-    """`rising`, `falling`, or `peak`: even, and falling with `|x|`."""
+    """`rising`, `falling`, `peak`: even, and falling with `|x|`, or `wave`: as `cos`, up to a shift."""
     limits: tuple[float, float]
     """Smallest and largest value that `φ`, and a float64 evaluation of it, can take."""
     relative: float = 16.0
     absolute: float = 0.0
     positive: bool = False
     """Whether the function is defined for `x > 0` only."""
+    crest: float = 0.0
+    """A wave is largest here, and every `2π` from here."""
 
 
 def _nearest(low: Values, high: Values) -> Values:
@@ -117,6 +121,25 @@ SMOOTH = {
             lambda low, high: np.minimum(0.25, 1.000001 * np.exp(-_nearest(low, high))),
             "rising",
             (0.0, np.inf),
+        ),
+        Smooth(
+            "cos",
+            np.cos,
+            lambda x: -np.sin(x),
+            lambda low, high: np.ones_like(high - low),
+            "wave",
+            (-1.0, 1.0),
+            absolute=8.0,
+        ),
+        Smooth(
+            "cos slope",
+            lambda x: -np.sin(x),
+            lambda x: -np.cos(x),
+            lambda low, high: np.ones_like(high - low),
+            "wave",
+            (-1.0, 1.0),
+            absolute=8.0,
+            crest=-0.5 * np.pi,
         ),
         Smooth("exp", np.exp, np.exp, lambda low, high: 1.000001 * np.exp(high), "rising", (0.0, np.inf)),
         Smooth(

@@ -4,6 +4,7 @@ from mibp_cert.nets.layers import (
     Activation,
     AvgPool2d,
     Conv2d,
+    Cosine,
     Flatten,
     Layer,
     LeakyReLU,
@@ -29,5 +30,16 @@ from mibp_cert.nets.plan import (
     trace_steps,
 )
 
-LAYERS: tuple[type[Layer], ...] = (Linear, Conv2d, AvgPool2d, Flatten, ReLU, LeakyReLU, Sigmoid, Tanh, Softplus)
+LAYERS: tuple[type[Layer], ...] = (
+    Linear,
+    Conv2d,
+    AvgPool2d,
+    Flatten,
+    ReLU,
+    LeakyReLU,
+    Sigmoid,
+    Tanh,
+    Softplus,
+    Cosine,
+)
 """Every layer there is."""

@@ -182,6 +182,13 @@ class Softplus(SmoothActivation):
 
 
 @dataclass(frozen=True)
+class Cosine(SmoothActivation):
+    """`o = cos(a)`, with derivative `−sin(a)`."""
+
+    function, slope = "cos", "cos slope"
+
+
+@dataclass(frozen=True)
 class Flatten(Layer):
     """An image becomes a row of features, channel by channel, line by line."""
 

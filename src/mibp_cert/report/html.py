@@ -74,9 +74,10 @@ def _summary(run: CertifiedRun, words: str) -> list[str]:
     lines += [f'<p class="warning">{escape(line)}</p>' for line in warnings(run)]
     lines += [_cards(run)] if tested else []
     when = f"after {run.steps} step(s)" if run.fitted is None else escape(fitted_words(run.fitted))
+    radius = run.bounds.radius[run.frozen :]
     lines.append(
-        f'<p class="note">Bounds of the {run.network.layout.size} parameters {when}: mean radius '
-        f"{run.bounds.radius.mean():.3g}, largest {run.bounds.radius.max():.3g}.</p>"
+        f'<p class="note">Bounds of the {len(radius)} parameters {when}: mean radius '
+        f"{radius.mean():.3g}, largest {radius.max():.3g}.</p>"
     )
     return [*lines, *([] if tested else ["<p>There are no test data, so that no prediction was asked for.</p>"])]
 

@@ -9,19 +9,19 @@ import pandas as pd
 from rich.table import Table
 
 from mibp_cert.report.terminal import Columns, new_table
-from mibp_cert.studies.reproduce import Cell
+from mibp_cert.studies.reproduce import Cell, Fit
 from mibp_cert.studies.reproduce import Table as Reproduced
 
 Record = dict[str, Any]
 OURS = {"interval": "interval (FullCert)", "crown": "crown (Sosnin et al.)"}
 """Engines that are another paper's method."""
 ACCURACY: Columns[Record] = {
-    "": lambda r: f"  {OURS.get(r['engine'], r['engine'])}",
+    "": lambda r: f"  {_name(r)}",
     "certified": lambda r: f"{r['certified']:.1f}±{r['certified_std']:<4.1f}",
     "rate": lambda r: f"{r['rate']:.1f}",
     "attack": lambda r: f"{r['attacked']:.1f}",
     "clean": lambda r: f"{r['clean']:.1f}",
-    "steps": lambda r: f"{r['steps']:.1f}",
+    "steps": lambda r: "minimum" if r["steps"] is None else f"{r['steps']:.1f}",
     "lr": lambda r: f"{r['learning_rate']:.2g}",
     "radius": lambda r: f"{r['radius']:.1e}",
     "s": lambda r: f"{r['seconds']:.0f}",
@@ -29,9 +29,29 @@ ACCURACY: Columns[Record] = {
 }
 
 
+_SHARED = ("", "certified", "rate", "attack", "clean")
+BESIDE_FITS: Columns[Record] = {
+    **{name: ACCURACY[name] for name in _SHARED},
+    "majority": lambda r: f"{r['majority']:.1f}",
+    "steps": ACCURACY["steps"],
+    "lr, C": lambda r: f"{r['C'] if r['learning_rate'] is None else r['learning_rate']:.2g}",
+    "s": ACCURACY["s"],
+    "n": ACCURACY["n"],
+}
+"""The same where models are fitted to their minimum, whose parameters have radii of another kind."""
+
+
+def _name(record: Record) -> str:
+    """What a row is called: its engine, or the model that was fitted."""
+    if record["model"] != "network":
+        return str(Fit(record["model"], record["features"]))
+    return OURS.get(record["engine"], str(record["engine"]))
+
+
 def accuracy_table(table: Reproduced, records: Sequence[Record]) -> Table:
     """A table of the paper, its own figures first, then the engines' mean ± standard deviation over the seeds."""
-    out = new_table(table.title, ACCURACY, ())
+    columns = ACCURACY if all(record["model"] == "network" for record in records) else BESIDE_FITS
+    out = new_table(table.title, columns, ())
     for cell in table.cells:
         out.add_row(cell.label + (" *" if cell.added else ""))
         for name, value in cell.paper.items():
@@ -39,7 +59,7 @@ def accuracy_table(table: Reproduced, records: Sequence[Record]) -> Table:
                 rate = cell.paper.get("rate") if name == "MIBP-Cert" else None
                 out.add_row(f"  paper: {name}", f"{value:.1f}   ", "" if rate is None else f"{rate:.1f}")
         for record in _of(cell, records):
-            name, certified, *others = (show(record) for show in ACCURACY.values())
+            name, certified, *others = (show(record) for show in columns.values())
             out.add_row(name, certified + ("<" if cell.missed_by(record["certified"]) else " "), *others)
     return out
 
@@ -58,7 +78,7 @@ def accuracy_notes(table: Reproduced, records: Sequence[Record]) -> list[str]:
     notes += ["* not in the paper"] if any(cell.added for cell in table.cells) else []
     for cell in table.cells:
         below = (record for record in _of(cell, records) if cell.missed_by(record["certified"]))
-        notes += [f"< {cell.label}, {record['engine']}: {_why_below(cell, record)}" for record in below]
+        notes += [f"< {cell.label}, {_name(record)}: {_why_below(cell, record)}" for record in below]
     for cell in table.cells if table.histogram else ():
         shown = {
             (tuple(record["histogram"]), record["constant"], record["seeds"], round(record["majority"], 1))

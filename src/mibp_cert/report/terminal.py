@@ -17,7 +17,7 @@ from mibp_cert.fitted import Fitted
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.studies.compare import changed_by_attack, figures
 
-FIXED = "the split, scaling, categories and the penalty"
+FIXED = "the split, scaling, categories, features and the penalty"
 """What a fitted model takes as given."""
 Record = TypeVar("Record")
 Columns = dict[str, Callable[[Record], str]]
@@ -51,7 +51,7 @@ def show_training(progress: Progress, engine: str, *, fit: bool = False) -> Call
     """Callbacks that move a bar for the training's steps and one for the programs within a step; a fit is one step, which is no
     epoch."""
     steps = progress.add_task(f"{engine}: {'bounding the minimum' if fit else 'training steps'}", total=None)
-    programs = progress.add_task("programs in this step", total=None, visible=False)
+    programs = progress.add_task(f"{'bounds' if fit else 'programs'} in this step", total=None, visible=False)
 
     def on_stage(name: str) -> None:
         progress.update(steps, description=f"{engine}: {name}", total=None)
@@ -94,10 +94,11 @@ def summary(run: CertifiedRun) -> str:
     made, done = f"trained for exactly {run.steps} step(s) ({epochs} epoch(s){chosen})", "trained"
     if run.fitted is not None:
         made, done = f"{fitted_words(run.fitted)}", "fitted"
+    radius = run.bounds.radius[run.frozen :]
     lines = [
-        f"{run.network.layout.size} parameters, {made}: whatever "
+        f"{len(radius)} parameters, {made}: whatever "
         f"dataset of the threat was used, each {done} parameter is within its bounds "
-        f"(mean radius {run.bounds.radius.mean():.3g}, largest {run.bounds.radius.max():.3g}).",
+        f"(mean radius {radius.mean():.3g}, largest {radius.max():.3g}).",
         f"What may be wrong: {run.threat.words()}.",
     ]
     if run.fitted is not None:
@@ -108,7 +109,7 @@ def summary(run: CertifiedRun) -> str:
         lines.append(f"What may be wrong with the test inputs: {run.test_threat.words()}.")
     lines += [*warnings(run), *_tested(run)]
     if run.attack is not None:
-        inner, outer = float(run.attack.inner().radius.mean()), float(run.bounds.radius.mean())
+        inner, outer = float(run.attack.inner().radius[run.frozen :].mean()), float(radius.mean())
         share = "" if outer == 0 else f", {100 * inner / outer:.0f} % of the bounds' {outer:.3g}"
         none, flips = "leaves a range", ""
         if run.nominal is not None:
@@ -128,7 +129,8 @@ def fitted_words(model: Fitted) -> str:
     """
     intercept = "" if model.fit_intercept else ", no intercept"
     intercept = ", intercept penalised" if model.fit_intercept and model.penalise_intercept else intercept
-    return f"at the minimum of the loss {model.loss} with C = {model.C:g}{intercept}"
+    behind = "" if model.features is None else f", behind {model.features.words}"
+    return f"at the minimum of the loss {model.loss} with C = {model.C:g}{intercept}{behind}"
 
 
 def warnings(run: CertifiedRun) -> list[str]:

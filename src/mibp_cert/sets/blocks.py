@@ -105,17 +105,18 @@ class Segments:
 
     def minimiser(self, g: Array) -> Array:
         """A point at which `g·ε` is smallest, for one `g`; 0 where nothing is gained (if 0 is allowed)."""
+        if self.kind == "box":
+            return np.where(g > 0, self.low, np.where(g < 0, self.high, 0.0))
         e = np.zeros(self.count)
         index, exists = self._padded
         by_piece = np.where(exists, g[index], 0.0)
         pieces = np.arange(len(self.sizes))
-        if self.kind in ("box", "sparse"):
+        if self.kind == "sparse":
             e = np.where(g > 0, self.low, np.where(g < 0, self.high, 0.0))
-            if self.kind == "sparse":
-                gain = np.where(exists, -(g * e)[index], -np.inf)
-                order = np.argsort(-gain, axis=1, kind="stable")[:, self.most :]
-                drop = np.take_along_axis(index, order, axis=1)[np.take_along_axis(exists, order, axis=1)]
-                e[drop] = 0.0
+            gain = np.where(exists, -(g * e)[index], -np.inf)
+            order = np.argsort(-gain, axis=1, kind="stable")[:, self.most :]
+            drop = np.take_along_axis(index, order, axis=1)[np.take_along_axis(exists, order, axis=1)]
+            e[drop] = 0.0
         elif self.kind == "l1":
             best = np.abs(by_piece).argmax(axis=1)
             e[index[pieces, best]] = -np.sign(by_piece[pieces, best])

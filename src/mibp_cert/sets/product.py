@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -22,6 +23,7 @@ from mibp_cert.sets.blocks import Array, Block, Budgeted, Index, Plain, Segments
 from mibp_cert.sets.choices import Choice
 from mibp_cert.sets.exact import declare
 from mibp_cert.sets.moves import Move
+from mibp_cert.sets.presence import Addition, with_presence
 from mibp_cert.sets.swaps import Swap
 from mibp_cert.solvers.program import Affine, ProgramBuilder
 
@@ -36,7 +38,8 @@ ACTS: dict[str, type[Act]] = {
 class ProductSet(ThreatSet):
     """The set `𝒟` spanned by parts, with at most `limits[k]` rows of the whole data touched by the parts of group `k`."""
 
-    def __init__(self, clean: Dataset, parts: list[Part], limits: list[int]) -> None:
+    def __init__(self, clean: Dataset, parts: list[Part], limits: list[int], added: Sequence[Addition] = ()) -> None:
+        clean, parts = with_presence(clean, parts, added)
         self.clean, self.limits = clean, tuple(limits)
         self.sides = _sides(clean, [part for part in parts if part.without_clean])
         """Features (`x`) and labels (`y`), with what none of `parts` does: the plain box."""
@@ -59,7 +62,7 @@ class ProductSet(ThreatSet):
         for side in self.sides.values():
             side.low.setflags(write=False)
             side.high.setflags(write=False)
-        _check_overlaps(self.sides, self.parts, boxed)
+        _check_overlaps(self.sides, self.parts, boxed, clean.there is not None)
         self.parts = [_widened(part, self.sides[part.on], boxed[part.on]) for part in self.parts]
 
     @property
@@ -290,7 +293,7 @@ def _check_missing(clean: Dataset, unknown: Mask) -> None:
         )
 
 
-def _check_overlaps(sides: dict[str, Side], parts: list[Part], boxed: dict[str, Mask]) -> None:
+def _check_overlaps(sides: dict[str, Side], parts: list[Part], boxed: dict[str, Mask], coming: bool) -> None:
     """Refuse two parts on one cell; a swap has no middle to which a plain box could be added."""
     for on, side in sides.items():
         seen = np.zeros(len(side.clean), dtype=np.intp)
@@ -301,6 +304,8 @@ def _check_overlaps(sides: dict[str, Side], parts: list[Part], boxed: dict[str, 
         if (seen > 1).any():
             place = int(np.argmax(seen > 1))
             what = "the label" if on == "y" else f"the column '{side.column(place).name}'"
+            if on == "y" and coming and place % side.shape[1] >= side.shape[1] - 2:
+                what = "the presence"
             raise UserError(
                 f"Two parts of the threat change {what} of row {place // side.shape[1]}, which contradict each other; give that "
                 "cell to one of them (.where(...) restricts a part)."

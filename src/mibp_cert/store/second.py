@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.errors import UnsupportedOperation
-from mibp_cert.graph import Rule, interpret, outputs_of
+from mibp_cert.graph import Graph, Rule, interpret, outputs_of
 from mibp_cert.nets import Step
 from mibp_cert.sets import Block, Noise
 
@@ -34,6 +34,8 @@ _SMOOTH: dict[str, Callable[[Any], Any]] = {
     "tanh": lambda x: x.tanh(),
     "tanh slope": lambda x: 1 / x.cosh() ** 2,
     "softplus": lambda x: (1 + x.exp()).log(),
+    "cos": lambda x: x.cos(),
+    "cos slope": lambda x: -x.sin(),
     "exp": lambda x: x.exp(),
     "reciprocal": lambda x: 1 / x,
 }
@@ -89,8 +91,7 @@ def check(step: Step, after: Stored, members: Iterable[Member]) -> tuple[list[st
     with flint.ctx.workprec(BITS):
         for number, (theta, x, y, epsilon) in enumerate(members):
             inputs = {**step.layout.unflatten(theta), "x": x, "y": y}
-            values = interpret(step.graph, _TABLE, inputs, engine="second opinion")
-            trained = step.layout.flatten(outputs_of(step.graph, values))
+            trained = step.layout.flatten(evaluate_balls(step.graph, inputs))
             if not all(value.is_finite() for value in trained):
                 continue  # comparisons with such a ball say nothing
             evaluated += 1
@@ -99,6 +100,11 @@ def check(step: Step, after: Stored, members: Iterable[Member]) -> tuple[list[st
                 first = step.layout.describe(int(wrong[0]))
                 found.append(f"point {number}: {len(wrong)} parameter(s) leave the set, first {first}")
     return found, evaluated
+
+
+def evaluate_balls(graph: Graph, inputs: dict[str, Balls]) -> dict[str, Balls]:
+    """The named outputs of a graph in ball arithmetic."""
+    return outputs_of(graph, interpret(graph, _TABLE, inputs, engine="second opinion"))
 
 
 def members_at(
@@ -122,7 +128,7 @@ def members_at(
             theta = balls(train(*(centre + (linear @ epsilon).reshape(centre.shape) for centre, linear in sides)))
             if any(before.outside(theta, epsilon)):
                 continue
-        x, y = (_rows(centre, linear, step.rows, epsilon) for centre, linear in sides)
+        x, y = (rows_at(centre, linear, step.rows, epsilon) for centre, linear in sides)
         yield theta, x, y, epsilon
 
 
@@ -161,7 +167,7 @@ def points_of(after: Stored, rng: np.random.Generator, random: int, parameters: 
     return [INSIDE * point + (1.0 - INSIDE) * inside for point in found]
 
 
-def _gate(a: Any, closed: bool) -> Any:
+def gate(a: Any, closed: bool) -> Any:
     """`1[a ≥ 0]` (closed) or `1[a > 0]`; both, where the sign is not known."""
     on, off = (a >= 0, a < 0) if closed else (a > 0, a <= 0)
     return flint.arb(1) if on else flint.arb(0) if off else flint.arb(0.5, 0.5)
@@ -182,7 +188,7 @@ _TABLE: dict[str, Rule] = {
     "scale": lambda node, a: np.asarray(a * flint.arb(flint.fmpq(*node.attribute.value.as_integer_ratio()))),
     "contract": lambda node, a, b: np.asarray(np.einsum(node.attribute, a, b), dtype=object),
     "relu": lambda node, a: _each(a, lambda v: v.max(flint.arb(0))),
-    "gate": lambda node, a: _each(a, lambda v: _gate(v, node.attribute)),
+    "gate": lambda node, a: _each(a, lambda v: gate(v, node.attribute)),
     "smooth": lambda node, a: _each(a, _SMOOTH[node.attribute]),
     "sum": lambda node, a: np.asarray(a.sum(axis=node.attribute), dtype=object),
     "gather": lambda node, a: node.attribute.of(a),
@@ -197,7 +203,7 @@ def _product(matrix: Array, vector: Array) -> Balls:
     return np.array(found.entries(), dtype=object)
 
 
-def _rows(centre: Array, linear: Any, rows: NDArray[np.intp], epsilon: Array) -> Balls:
+def rows_at(centre: Array, linear: Any, rows: NDArray[np.intp], epsilon: Array) -> Balls:
     """Rows of the data at `ε`."""
     width = centre.shape[1]
     part = linear[(rows[:, None] * width + np.arange(width)).ravel()].tocoo()

@@ -3,7 +3,8 @@
 - hashes: of the data, the request, every step and the result, along their chain;
 - recomputed: every stored step taken again by its engine from the stored set before it, to the same bits (where the run has no
   wall-clock limits);
-- second opinion: single points of every stored step in ball arithmetic, without engine code (`store.second`);
+- second opinion: single points of every stored step, or minimisers of single datasets, in ball arithmetic, without engine code
+  (`store.second`, `store.refit`);
 - trainings: fresh datasets of the threat, sampled and attacked, trained for real: inside the bounds, and certificates hold.
 """
 
@@ -23,12 +24,13 @@ from mibp_cert.certify.predict import ABSTAIN
 from mibp_cert.certify.request import Request
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.certify.tables import attack_rows
-from mibp_cert.engines import Box, Engine, Inputs
+from mibp_cert.engines import Box, Engine, Inputs, ParameterSet
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import MibpCertError, SoundnessError, UnsupportedOperation, UserError
+from mibp_cert.fitted import FitStep, Fitted
 from mibp_cert.nets import run_steps
 from mibp_cert.sets import ThreatSet
-from mibp_cert.store import second
+from mibp_cert.store import refit, second
 from mibp_cert.store.archive import load_run, read_chain, read_request, read_result, read_step, stored_request
 from mibp_cert.threats import Threat
 
@@ -111,6 +113,8 @@ class _Audit:
             changed = [number for number in numbers if not self._same(number)]
             words = "the same bits" if not changed else f"other bounds after step(s) {', '.join(map(str, changed))}"
             holds, words = not changed, f"{len(numbers)} step(s) taken again from the stored sets: {words}"
+            if isinstance(self.request.training, Fitted):
+                words = f"ranges proven again from the data: {'other bounds' if changed else 'the same bits'}"
         return [self._opinion(numbers), Check("recomputed", holds, words)]
 
     def _opinion(self, numbers: list[int]) -> Check:
@@ -127,9 +131,10 @@ class _Audit:
         wrong = [f"step {number}, {said}" for number, (sentences, _) in found.items() for said in sentences]
         if wrong:
             holds, words = False, "; ".join(wrong[:5])
-        told = (
-            f"{len(found)} step(s) evaluated at {sum(count for _, count in found.values())} points in ball arithmetic"
-        )
+        count = sum(count for _, count in found.values())
+        told = f"{len(found)} step(s) evaluated at {count} points in ball arithmetic"
+        if isinstance(self.request.training, Fitted):
+            told = f"minimisers of {count} datasets enclosed in ball arithmetic"
         return Check("second opinion", holds, f"{told}: {words}")
 
     def _cases(self, number: int) -> Iterator[tuple[ThreatSet, dict[str, Array], dict[str, Array]]]:
@@ -149,6 +154,10 @@ class _Audit:
         self.hear(f"second opinion on step {number}")
         found: list[tuple[list[str], int]] = []
         earlier, step = self.request.unrolled.steps[: number - 1], self.request.unrolled.steps[number - 1]
+        if isinstance(step, FitStep):
+            rng = np.random.default_rng([self.settings.seed, number])
+            counts = self.settings.points, self.settings.parameters
+            return refit.check(step, self.request.members, self.arrays[number], rng, *counts)
         for case, (threat, before, after) in enumerate(self._cases(number)):
             noise = threat.noise()
             old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
@@ -168,7 +177,9 @@ class _Audit:
         """Does the engine come to the same bits again?"""
         self.hear(f"step {number} again")
         plan, threat = self.request.unrolled, self.request.members
-        start = Box.point(plan.begin) if number == 1 else self.engine.restore(self.before(number), threat)
+        start: ParameterSet = Box.point(plan.begin)
+        if number > 1:
+            start = self.engine.restore(self.before(number), threat, plan.steps[number - 2])
         again, _ = self.engine.advance(start, plan.steps[number - 1], threat)
         return all(np.array_equal(value, self.arrays[number][name]) for name, value in again.arrays().items())
 
@@ -179,7 +190,8 @@ def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Ch
     mine, count = {"lower": run.bounds.lower, "upper": run.bounds.upper}, run.network.layout.size
     same = kept is not None and all(np.array_equal(kept[end][:count], bound) for end, bound in mine.items())
     inside = run.bounds.contains(run.theta)
-    words = f"the bounds after step {run.steps} {'hold' if inside else 'do not hold'} the clean model"
+    whose = f"the bounds after step {run.steps}" if run.fitted is None else "the bounds of the minimum"
+    words = f"{whose} {'hold' if inside else 'do not hold'} the clean model"
     return Check("bounds", same and inside, words if same else f"{words}, and are not those of the stored step")
 
 
@@ -213,6 +225,7 @@ def _trainings(run: CertifiedRun, settings: AuditSettings, hear: Hear) -> list[C
         outside = sum(not run.bounds.contains(theta) for theta in found.theta)
     except SoundnessError as error:
         return [Check("trainings", False, str(error))]
-    words = f"{len(found.theta)} fresh datasets of the threat trained for real, {outside} outside of the bounds"
+    made = "trained" if run.fitted is None else "fitted"
+    words = f"{len(found.theta)} fresh datasets of the threat {made} for real, {outside} outside of the bounds"
     words += "" if run.answers.certified is None else "; no certificate is contradicted"
     return [Check("trainings", outside == 0, words)]

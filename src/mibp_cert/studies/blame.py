@@ -1,8 +1,11 @@
-"""Which training rows carry the uncertainty? Read off the linear part of the relational bound, then checked by a second run.
+"""Which training rows carry the uncertainty? Read off the bound, then checked by a second run.
 
 The margin of a test point is `c + g·ε ± rest` over the data's symbols. The dataset `ε*` that minimises `g·ε` takes `−g_j·ε*_j`
 of the margin through symbol `j`; a symbol belongs to a cell (or label) of one row. Summed over the points in question, rows and
 cells are ranked by what they take. Budgets are left aside in the ranking: what a row could take if it were among the wrong ones.
+
+Of a fitted model the bound itself is a sum over rows and columns (`fitted.explain`): the parts noise, chords and targets, and
+what each row could cost that a budget may replace. Of a regression both ends of the ranges count.
 """
 
 from __future__ import annotations
@@ -18,15 +21,22 @@ from numpy.typing import ArrayLike, NDArray
 from mibp_cert.certify.loop import certify
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Dataset, Task
+from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.engines import Inputs
 from mibp_cert.engines.relational import RelationalSet, cases_of, linear_part
 from mibp_cert.engines.rounding import Array
-from mibp_cert.errors import UserError
+from mibp_cert.errors import Diverged, UserError
+from mibp_cert.questions.explain import explain_ends
 from mibp_cert.sets import Noise
 from mibp_cert.threats import Catalogued, Settled
 
-LABEL = "(label)"
+LABEL, TARGET = "(label)", "(target)"
+LEAST = 1e-12
+"""Share of the uncertainty below which a cell is not told."""
+CELLS = 2_000_000
+"""Entries (points × rows × features) at once."""
+Totals = dict[tuple[int, str], float]
+"""What goes through each cell (row, name of the column)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,35 +51,45 @@ class Blame:
     """Test points that were asked about."""
     fixed: tuple[Any, ...] = ()
     """The rows taken as right in the second run."""
-    before: int | None = None
-    after: int | None = None
-    """Certified test points without and with the fixed rows."""
+    before: float | None = None
+    after: float | None = None
+    """Certified test points without and with the fixed rows; of a regression, the mean width of the ranges."""
     filled: bool = False
     """Whether a fixed row had a missing value, which its usual value stands in for."""
+    widths: bool = False
+    """Are `before` and `after` widths?"""
+
+    @property
+    def columns(self) -> pd.Series[float]:
+        """The effect of each column, largest first."""
+        return self.cells.groupby("column")["effect"].sum().sort_values(ascending=False, kind="stable")
 
     @property
     def sentence(self) -> str:
         """What re-checking is worth."""
+        if not self.points:
+            return "Every point is certified: there is nothing to re-check."
         if self.before is None or self.after is None:
             return "What re-checking rows would change was not verified."
-        more = self.after - self.before
+        more = int(self.after - self.before)
         few = {0: "no further prediction becomes certain", 1: "one more prediction becomes certain"}
         what = few.get(max(more, 0), f"{more} more predictions become certain")
         listed = ", ".join(str(row) for row in self.fixed)
         stand = " (a missing value: its usual value)" if self.filled else ""
         rows = "this row" if len(self.fixed) == 1 else f"these {len(self.fixed)} rows"
-        return (
-            f"Re-check {rows} ({listed}): if they are right as they stand{stand}, {what} ({self.before} → {self.after} "
-            "certified, verified by a second run)."
-        )
+        said = f"{what} ({self.before:g} → {self.after:g} certified, verified by a second run)"
+        if self.widths:
+            said = (
+                f"ranges are {self.after:.4g} wide on average instead of {self.before:.4g} (verified by a second run)"
+            )
+        return f"Re-check {rows} ({listed}): if they are right as they stand{stand}, {said}."
 
     def to_json(self) -> dict[str, Any]:
         return {
             "rows": self.rows.to_dict("records"),
             "points": self.points,
             "fixed": list(self.fixed),
-            "certified_before": self.before,
-            "certified_after": self.after,
+            **{f"{'width' if self.widths else 'certified'}_{n}": getattr(self, n) for n in ("before", "after")},
         }
 
 
@@ -84,16 +104,18 @@ def blame(
 ) -> Blame:
     """Rank the training rows behind the uncertainty of test points (default: all that are not certified), or of rows `x`.
 
-    With `verified`, the `top` rows are taken as right, the run is repeated, and certified points are counted before and after.
+    With `verified`, the `top` rows are taken as right, the run is repeated, and certified points are counted before and after. A
+    fitted regression is asked about all points, and the widths of their ranges are told instead.
 
     >>> from mibp_cert import LInf, Network, Training, blame, certify_training, two_moons
     >>> run = certify_training(Network.mlp([2, 2]), two_moons(0), LInf(0.2), Training(epochs=4))
     >>> list(blame(run, top=5).rows.columns)
     ['row', 'number', 'effect', 'cells']
     """
-    if run.train.task is Task.NUMBERS:
+    numbers = run.train.task is Task.NUMBERS
+    if run.fitted is None and numbers:
         raise UserError("Blame is about classes; these data have real targets.")
-    if not cases_of(run.bounds, run.request.members):
+    if run.fitted is None and not cases_of(run.bounds, run.request.members):
         raise UserError("Blame reads the relational bound; run the engine 'relational'.")
     if x is None:
         if run.data.test is None:
@@ -101,11 +123,17 @@ def blame(
         x = run.test_inputs()
     run.check_reached()
     inputs = x if isinstance(x, Inputs) else run.inputs(x)
-    answer = run.certify_inputs(inputs)
-    asked = np.flatnonzero(~answer.certified) if points is None else np.asarray(points, dtype=np.intp)
+    answer = None if numbers else run.certify_inputs(inputs)
+    open_ = np.ones(len(inputs.x), dtype=bool) if answer is None else ~answer.certified
+    asked = np.flatnonzero(open_) if points is None else np.asarray(points, dtype=np.intp)
     if len(asked) and not 0 <= asked.min() <= asked.max() < len(inputs.x):
         raise UserError(f"Test points are numbered from 0 to {len(inputs.x) - 1}; got {asked.tolist()}.")
-    cells = _effects(run, inputs.x[asked], answer.centre[asked])
+    if run.fitted is not None:
+        totals = _fitted_effects(run, inputs.x[asked], None if answer is None else answer.centre[asked])
+    else:
+        assert answer is not None
+        totals = _effects(run, inputs.x[asked], answer.centre[asked])
+    cells = _ranked(totals, run.train)
     rows = _by_row(cells)
     if not verified or not len(rows):
         return Blame(rows, cells, len(asked))
@@ -113,18 +141,49 @@ def blame(
         raise UserError("Rules cannot be lifted from single rows; ask with verified=False.")
     chosen = rows["number"].to_numpy()[:top].astype(np.intp)
     hear(f"second run with {len(chosen)} rows taken as right")
-    again = certify(replace(run.request, threat=Settled(run.threat, chosen), attack=None)).certify_inputs(inputs)
+    second = replace(run.request, threat=Settled(run.threat, chosen), attack=None)
+    if run.fitted is not None:  # nothing is chosen by validation rows
+        second = replace(second, data=Split(run.data.name, run.train))
+    try:
+        again = certify(second)
+    except Diverged:  # with fewer rows in doubt? A search that gave up: nothing was verified
+        return Blame(rows, cells, len(asked))
     missing, usual = run.train.missing, run.request.members.reference[0]
     filled = not np.array_equal(usual[chosen], run.train.x[chosen])
     filled = filled or (missing is not None and bool(missing[chosen].any()))
-    before, after = int(answer.certified.sum()), int(again.certified.sum())
-    return Blame(rows, cells, len(asked), tuple(rows["row"].tolist()[:top]), before, after, filled)
+    before: float
+    after: float
+    if answer is None:
+        before, after = (float(one.ranges_of(inputs).width.mean()) for one in (run, again))
+    else:
+        before, after = int(answer.certified.sum()), int(again.certify_inputs(inputs).certified.sum())
+    listed = tuple(rows["row"].tolist()[:top])
+    return Blame(rows, cells, len(asked), listed, before, after, filled, widths=numbers)
 
 
-def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> pd.DataFrame:
-    """One line per doubtful cell with its share of what the worst datasets take from the margins of these rows."""
+def _fitted_effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp] | None) -> Totals:
+    """What goes through every cell of the bounds of these rows' margins (lower ends), or ranges (both ends)."""
+    train = run.train
+    names = [column.name for column in train.columns for _ in range(column.start, column.stop)]
+    columns = list(dict.fromkeys(names))
+    place = np.array([columns.index(name) for name in names], dtype=np.intp)
+    total = np.zeros((len(train), len(columns) + 1))
+    chunk = max(1, CELLS // (len(train) * (len(names) + 1)))
+    for signs in (-1.0, 1.0) if centre is None else (np.where(centre == 1, -1.0, 1.0),):
+        for k in range(0, len(x), chunk):
+            part = explain_ends(run, x[k : k + chunk], np.broadcast_to(signs, len(x))[k : k + chunk])
+            cells = (part.noise + part.chords + part.possible[..., :-1]).sum(axis=0)
+            np.add.at(total.T, place, cells.T)
+            total[:, -1] += (part.targets + part.possible[..., -1]).sum(axis=0)
+    rows, at = np.nonzero(total > LEAST * np.abs(total).sum())
+    every = [*columns, LABEL if centre is not None else TARGET]
+    return {(int(i), every[j]): float(total[i, j]) for i, j in zip(rows, at, strict=True)}
+
+
+def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> Totals:
+    """What the worst datasets take from the margins of these rows through every cell."""
     pairs, speaks_for = margin_pairs(run.network)
-    totals: dict[tuple[int, str], float] = {}
+    totals: Totals = {}
     if len(x):
         states = [case.state for case in cases_of(run.bounds, run.request.members)]
         forms = [
@@ -137,9 +196,14 @@ def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> pd.DataFr
             case, pair = np.unravel_index(int(low[:, i].argmin()), low[:, i].shape)
             taken = _taken(states[int(case)], forms[int(case)][1].data[i, int(pair)])
             _add(totals, states[int(case)].noise, taken, run.train)
+    return totals
+
+
+def _ranked(totals: Totals, train: Dataset) -> pd.DataFrame:
+    """One line per doubtful cell, with its share of all of them."""
     whole = sum(totals.values()) or 1.0
     ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
-    names = range(len(run.train)) if run.train.index is None else run.train.index.tolist()
+    names = range(len(train)) if train.index is None else train.index.tolist()
     lines = [(names[n], n, column, 100.0 * e / whole) for (n, column), e in ranked if e > 0]
     return pd.DataFrame(lines, columns=["row", "number", "column", "effect"])
 
@@ -153,7 +217,7 @@ def _taken(state: RelationalSet, g: Array) -> Array:
     return np.maximum(out, 0.0)
 
 
-def _add(totals: dict[tuple[int, str], float], noise: Noise, taken: Array, train: Dataset) -> None:
+def _add(totals: Totals, noise: Noise, taken: Array, train: Dataset) -> None:
     """Add the symbols' effects to their cells: the first cell that a symbol moves says which row and column it belongs to."""
     features = [column.name for column in train.columns for _ in range(column.start, column.stop)]
     for linear, names in ((noise.x_linear, features), (noise.y_linear, [LABEL] * train.one_hot.shape[1])):

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
-from mibp_cert.doors import certify_training
+from mibp_cert.doors import certify_model
 from mibp_cert.errors import Diverged, UserError
+from mibp_cert.fitted import FITTED, Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.parallel import spread
 from mibp_cert.threats import Threat
@@ -22,27 +23,30 @@ COLUMNS = ("certified", "rate", "attacked", "clean", "radius", "seconds", "steps
 
 
 def compare(
-    network: Network,
+    network: Network | None,
     data: Split | Dataset,
     threats: Mapping[str, Threat] | Threat,
-    training: Training | None = None,
-    engines: Sequence[str] = ("interval", "relational"),
+    training: Training | Fitted | None = None,
+    engines: Sequence[str] | None = None,
     *,
     parallel: str = "local",
     jobs: int | None = 1,
     hear: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """One line for every threat and engine; `options` go to `certify_training`.
+    """One line for every threat and engine (default: `interval` and `relational`); `options` go to `certify_training`. Where
+    `training` is a `Fitted` model (`network`: None), to `certify_fit`: such lines can stand below those of a network.
 
     Accuracies are in per cent of all test points (a regression has mean absolute errors instead, and the mean width of its ranges
-    as `rate`), `radius` is the mean radius of the parameters' bounds, `seconds` are per epoch.
+    as `rate`), `radius` is the mean radius of the parameters' bounds, `seconds` are per epoch (or fit).
 
     >>> from mibp_cert import LInf, Network, Training, compare, two_moons
     >>> found = compare(Network.mlp([2, 2]), two_moons(0), {"little": LInf(0.01)}, Training(epochs=2), attacked=False)
     >>> found.index.tolist()
     [('little', 'interval'), ('little', 'relational')]
     """
+    if engines is None:
+        engines = tuple(FITTED) if isinstance(training, Fitted) else ("interval", "relational")
     named = {"threat": threats} if isinstance(threats, Threat) else dict(threats)
     if not named or not engines:
         raise UserError("There is nothing to compare: name at least one threat and one engine.")
@@ -54,10 +58,14 @@ def compare(
 
 
 def _one(
-    network: Network, data: Split | Dataset, training: Training, options: dict[str, Any], unit: tuple[Threat, str]
+    network: Network | None,
+    data: Split | Dataset,
+    training: Training | Fitted,
+    options: dict[str, Any],
+    unit: tuple[Threat, str],
 ) -> dict[str, Any]:
     try:
-        return figures(certify_training(network, data, unit[0], training, unit[1], **options))
+        return figures(certify_model(network, data, unit[0], training, unit[1], **options))
     except Diverged:
         return {"certified": 0.0, "rate": 0.0, "steps": 0, "diverged": True}
 
@@ -72,7 +80,8 @@ def figures(run: CertifiedRun) -> dict[str, Any]:
         shares = run.certified_test_accuracy, rate, run.attacked_accuracy, run.nominal_accuracy
         scores = [None if share is None else 100.0 * share for share in shares]
     seconds = sum(record.seconds for record in run.history) / max(1, len(run.history))
-    others = float(run.bounds.radius.mean()), seconds, run.steps, run.diverged is not None
+    steps = None if run.fitted else run.steps
+    others = float(run.bounds.radius[run.frozen :].mean()), seconds, steps, run.diverged is not None
     return dict(zip(COLUMNS, (*scores, *others), strict=True))
 
 

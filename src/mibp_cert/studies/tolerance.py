@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Split, Task
-from mibp_cert.doors import certify_training
+from mibp_cert.doors import certify_model
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import Diverged, SoundnessError, UserError
+from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.parallel import spread
 from mibp_cert.studies.compare import changed_by_attack
@@ -174,11 +175,11 @@ class _Search:
 
 
 def tolerance(
-    network: Network,
+    network: Network | None,
     data: Split,
     family: Callable[[float], Threat],
-    training: Training | None = None,
-    engine: str = "relational",
+    training: Training | Fitted | None = None,
+    engine: str | None = None,
     *,
     share: float | None = None,
     points: Iterable[int] | None = None,
@@ -194,7 +195,8 @@ def tolerance(
     """The largest doubt that certificates survive, for a share of the test points or for single `points`.
 
     `family`: `Family(…)`, or any function from numbers to growing threats; `start` is the first value tried, `most` the largest;
-    bisection stops within `precision` of the value (or at neighbouring whole numbers). `options` go to `certify_training`.
+    bisection stops within `precision` of the value (or at neighbouring whole numbers). `options` go to `certify_training`, or,
+    where `training` is a `Fitted` model (`network`: None), to `certify_fit`.
 
     >>> from mibp_cert import Family, LInf, Network, Training, tolerance, two_moons
     >>> found = tolerance(Network.mlp([2, 2]), two_moons(0), Family("amount", LInf(0.01)), Training(epochs=2), share=0.5)
@@ -214,7 +216,7 @@ def tolerance(
         raise UserError("The training must be the same for every value; leave the epoch at the last one.")
     counted = bool(getattr(family, "whole", False)) if whole is None else whole
     most = min(most, len(data.train)) if isinstance(family, Family) and counted else most
-    certify = partial(certify_training, network, data, training=training or Training(), engine=engine, **options)
+    certify = partial(_certify, network, data, training or Training(), engine, options)
 
     def run(value: float) -> Tried:
         hear(f"value {value:.4g}")
@@ -231,6 +233,10 @@ def tolerance(
     certified, broken = search.ends()
     certified = np.where(np.isfinite(certified), certified, np.nan)
     return Tolerance(certified, broken, share, largest, smallest, tuple(sorted(search.tried)), data.tested.index)
+
+
+def _certify(network: Any, data: Any, training: Any, engine: Any, options: Any, threat: Threat) -> CertifiedRun:
+    return certify_model(network, data, threat, training, engine, **options)
 
 
 def _try(certify: Callable[[Threat], CertifiedRun], points: int, threat: Threat) -> Tried:

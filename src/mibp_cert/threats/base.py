@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 from mibp_cert.graph.ops import frozen
-from mibp_cert.sets import Part, ProductSet, ThreatSet
+from mibp_cert.sets import Addition, Part, ProductSet, ThreatSet
 from mibp_cert.threats.conditions import Condition, Rows, row_mask
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,10 @@ class Threat(ABC):
         """Does it, or a part of it, say that missing values may be anything valid?"""
         return False
 
+    def changes_rows(self) -> str:
+        """What lets rows come or go, by its name; empty: nothing does."""
+        return ""
+
     def words(self, rows: str = ANY_ROW) -> str:
         """What may be wrong, as a clause a person can read; `rows`: where it acts, empty if the sentence around it says so."""
         return str(self.to_json())
@@ -79,9 +83,14 @@ class Catalogued(Threat):
         """The threats that it is made of."""
         return ()
 
+    def added(self, clean: Dataset) -> list[Addition]:
+        """Rows that may have been lost."""
+        return [rows for threat in self.inner for rows in threat.added(clean)]
+
     def bind(self, clean: Dataset) -> ProductSet:
         limits: list[int] = []
-        return ProductSet(clean, self.parts(clean, np.ones(len(clean), dtype=bool), limits), limits)
+        parts = self.parts(clean, np.ones(len(clean), dtype=bool), limits)
+        return ProductSet(clean, parts, limits, self.added(clean))
 
     def to_json(self) -> dict[str, Any]:
         """The kind and the fields; None and False say nothing, and are left out."""
@@ -97,6 +106,9 @@ class Catalogued(Threat):
 
     def knows_missing(self) -> bool:
         return any(threat.knows_missing() for threat in self.inner)
+
+    def changes_rows(self) -> str:
+        return next((name for threat in self.inner if (name := threat.changes_rows())), "")
 
     def has_amounts(self) -> bool:
         """Is there an amount (eps, to, up, down) that could be scaled?"""
@@ -174,6 +186,13 @@ class Where(_Around):
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         return self.threat.parts(clean, rows & self.condition.holds(clean), limits)
 
+    def added(self, clean: Dataset) -> list[Addition]:
+        if self.threat.added(clean):
+            raise UserError(
+                "Lost rows are none of those that a condition picks: give Added a domain instead of .where(...)."
+            )
+        return []
+
     def reads_labels(self) -> bool:
         return self.condition.mentions("label") or self.threat.reads_labels()
 
@@ -206,9 +225,9 @@ class Settled(_Around):
         parts = self.parts(clean, np.ones(len(clean), dtype=bool), limits)
         settled = row_mask(self.rows, len(clean))[:, None]
         # What is missing in a settled row is what stands in for it elsewhere; a marker is no value.
-        x = np.where(settled, self.threat.bind(clean).reference[0], clean.x)
+        x = np.where(settled, self.threat.bind(clean).reference[0][: len(clean)], clean.x)
         missing = None if clean.missing is None else clean.missing & ~settled
-        return ProductSet(replace(clean, x=frozen(x), missing=missing), parts, limits)
+        return ProductSet(replace(clean, x=frozen(x), missing=missing), parts, limits, self.added(clean))
 
     def uses_rows(self) -> bool:
         return True
@@ -295,6 +314,11 @@ class Budget(_Around):
             return inner
         limits.append(int(self.rows))
         return [replace(part, group=len(limits) - 1) for part in inner]
+
+    def added(self, clean: Dataset) -> list[Addition]:
+        if self.threat.added(clean):
+            raise UserError("Added has a number of rows of its own: take it out of the budget, and add it with &.")
+        return []
 
     def words(self, rows: str = ANY_ROW) -> str:
         if self.rows is not None:

@@ -124,6 +124,8 @@ class Rules(Threat):
     solver: str = "scip"
 
     def bind(self, clean: Dataset) -> RulesSet:
+        if self.base.changes_rows():
+            raise UserError(f"Rules speak of rows that are there: leave {self.base.changes_rows()} out of their base.")
         model = Model(clean)
         self.rules(model)
         if not model.formulas:

@@ -92,7 +92,7 @@ class RelationalEngine(Engine):
             raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
         return Interval.hull(found), StepReport()
 
-    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet) -> ParameterSet:
+    def restore(self, arrays: Mapping[str, Array], threat: ThreatSet, step: Step) -> ParameterSet:
         threats = threat.cases(self.settings.cases)
         if not threats:
             return RelationalSet.of_arrays(arrays, threat.noise())

@@ -26,6 +26,7 @@ from mibp_cert.nets import Network, Training, effective_batch_size, steps_per_ep
 from mibp_cert.parallel import arrivals
 from mibp_cert.store.archive import write_safely
 from mibp_cert.studies.compare import figures
+from mibp_cert.studies.reproduce.minimum import FIT_ENGINE, Fit, best_fit, fits_of
 from mibp_cert.studies.reproduce.paper import TIMINGS, Cell, Table
 from mibp_cert.threats import LInf, Threat
 
@@ -50,6 +51,10 @@ class Options:
     """Where units are computed: "local", the address of a Dask scheduler, or "ray"; see `WorkerPool`."""
     jobs: int = 1
     """Units computed at once on this machine."""
+    model: str | None = None
+    """A model that is fitted to its minimum as well (`studies.reproduce.minimum`), or none."""
+    features: int = 30
+    """Random features of its second row; 0: there is none."""
 
     @property
     def exact_seeds(self) -> int:
@@ -65,10 +70,12 @@ class Unit:
     cell: Cell
     engine: str
     seed: int
+    fit: Fit | None = None
+    """What is fitted to its minimum; None: the network of the table is trained."""
 
     @property
     def label(self) -> str:
-        return f"{self.table.name}, {self.cell.label}, {self.engine}, seed {self.seed}"
+        return f"{self.table.name}, {self.cell.label}, {self.fit or self.engine}, seed {self.seed}"
 
     @property
     def dataset(self) -> str:
@@ -76,7 +83,7 @@ class Unit:
 
     @property
     def solves(self) -> bool:
-        return ENGINES[self.engine].solves
+        return self.fit is None and ENGINES[self.engine].solves
 
     def epochs(self, options: Options) -> int:
         """Epochs at most: for the exact step there may be fewer."""
@@ -94,11 +101,19 @@ def run_table(table: Table, options: Options, hear: Hear) -> list[Result]:
         for cell, engine in product(table.cells, engines)
         for seed in table.seeds or range(counts[engine])
     ]
+    units += [
+        Unit(table, cell, FIT_ENGINE, seed, fit)
+        for cell, fit in product(table.cells, fits_of(options.model, options.features))
+        for seed in table.seeds or range(options.seeds)
+    ]
     found, records = _results(units, options, hear), []
-    for (cell, engine), row in groupby(units, lambda unit: (unit.cell.label, unit.engine)):
+    for (cell, engine, fit), row in groupby(units, lambda unit: (unit.cell.label, unit.engine, unit.fit)):
         results = [found[unit] for unit in row]
         about = {"table": table.name, "cell": cell, "engine": engine, "seeds": len(results)}
-        records.append(about | _summary(results))
+        named = (
+            {"model": "network", "features": None} if fit is None else {"model": fit.model, "features": fit.features}
+        )
+        records.append(about | named | _summary(results))
     return records
 
 
@@ -131,6 +146,9 @@ def _place(unit: Unit, options: Options) -> tuple[Path, dict[str, Any]]:
         "epochs": unit.epochs(options),
         "first_rate": options.quick,
     }
+    if unit.fit is not None:
+        steps = ("table", "seconds_per_step", "epochs")
+        settings = {key: value for key, value in settings.items() if key not in steps} | unit.fit.to_json()
     key = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:24]
     return options.runs / f"{unit.table.name}-{unit.engine}-{unit.seed}-{key}.json", settings
 
@@ -146,6 +164,9 @@ def _kept(unit: Unit, options: Options) -> Result | None:
 def run_unit(options: Options, work: tuple[Unit, Split]) -> Result:
     """Certify one cell with one engine and one seed."""
     (unit, data), start = work, time.perf_counter()
+    if unit.fit is not None:
+        found, c = best_fit(unit.fit, data, unit.cell.threat, unit.seed, quick=options.quick)
+        return _told(found, time.perf_counter() - start) | {"steps": None, "learning_rate": None, "C": c}
     table, threat = unit.table, unit.cell.threat
     network = Network.mlp([data.train.features, *table.hidden, len(data.train.classes)])
     trainings = [
@@ -172,11 +193,15 @@ def run_unit(options: Options, work: tuple[Unit, Split]) -> Result:
 
     best = max(trainings, key=score) if len(trainings) > 1 else trainings[0]
     run = certify(best, unit.engine, attacked=True)
+    return _told(run, time.perf_counter() - start) | {"learning_rate": best.learning_rate, "C": None}
+
+
+def _told(run: CertifiedRun, seconds: float) -> Result:
+    """What a table tells of a run."""
     assert run.nominal is not None
-    counts = np.bincount(run.nominal, minlength=len(data.train.classes))
+    counts = np.bincount(run.nominal, minlength=len(run.train.classes))
     return figures(run) | {
-        "learning_rate": best.learning_rate,
-        "seconds": time.perf_counter() - start,
+        "seconds": seconds,
         "histogram": counts.tolist(),
         "majority": 100.0 * (run.majority_accuracy or 0.0),
         "constant": bool(counts.max() >= CONSTANT * counts.sum()),
@@ -204,11 +229,15 @@ def _selection(table: Table, threat: Threat, network: Network, data: Split, trai
     return replace(table.select, least_accuracy=max(reached, default=0.0) - table.clean_within - 1e-9)
 
 
+_MEASURED = ("clean", "attacked", "certified", "rate", "radius", "seconds", "majority")
+
+
 def _summary(units: list[Result]) -> Result:
     out: Result = {}
-    for key in ("steps", "learning_rate", "clean", "attacked", "certified", "rate", "radius", "seconds", "majority"):
-        values = [unit[key] for unit in units]
-        out[key], out[f"{key}_std"] = float(np.mean(values)), float(np.std(values))
+    for key in ("steps", "learning_rate", "C", *_MEASURED):
+        values: list[Any] = [unit.get(key) for unit in units]
+        known = all(value is not None for value in values)
+        out[key], out[f"{key}_std"] = (float(np.mean(values)), float(np.std(values))) if known else (None, None)
     out["histogram"] = np.sum([unit["histogram"] for unit in units], axis=0).tolist()
     out["constant"] = sum(unit["constant"] for unit in units)
     return out

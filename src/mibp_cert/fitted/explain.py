@@ -1,0 +1,241 @@
+"""What a bound of `a·θ` is made of: (1) of `fitted.dual`, told apart by rows and columns.
+
+Let `c` be the clean minimiser, `x⁰_i`, `y⁰_i`, `s⁰_i = x⁰_i·c`, `ψ⁰_i = ψ(y⁰_i, s⁰_i)` the clean rows and what they are at `c`,
+and `t⁰_ij = ψ⁰_i u_j + κ_i ω_i c_j`. As `αc = ∇L(c) − Σ_i w_i ψ⁰_i x⁰_i`, the bound with multipliers `u`, `κ`, `ρ` is `a·c` plus
+
+    Σ_ij w_i (x̂_ij − x⁰_ij) t⁰_ij                              noise: what the cells move, to first order
+    Σ_ij w_i r_ij γ_ij                                        chords: signs of `t_ij` that are open
+    Σ_i w_i { |ω_i| max_S ±(ψ(y⁰_i, ·) − κ_i s) − ω_i (ψ⁰_i − κ_i s⁰_i) }    bands: the curvature of `ψ`
+    Σ_i w_i |ω_i| {max over all targets − max with y⁰_i}      targets
+    the largest costs of replaced rows                        budgets
+    g·(θ̄ − c) + |g|·δθ                                        rest: what the multipliers leave of `θ`
+    |u|·τ + u·∇L(c)                                           tilt
+
+and what rounding outward adds. Noise that is known by a support function pays that of the middle of `t` (noise) and its largest
+size times the radius of `t` (chords), shared among its symbols by `|g_k|` and among cells by what a symbol moves. With frozen
+features in front, columns are those of the inputs; the features' own remainder counts as a band.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from mibp_cert.fitted.dual import Dual, Known, Ranges, _gap, _through
+from mibp_cert.fitted.model import FitStep
+from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.table import Array, Budget, Rows
+from mibp_cert.sets import Block, Segments, ThreatSet
+
+CELLS = 1_000_000
+"""Entries (queries × rows × parameters) that are taken apart at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """The distance of bounds from the clean model's value, for every query: parts that add up to `total`."""
+
+    noise: Array
+    """Queries × rows × columns."""
+    chords: Array
+    bands: Array
+    """Queries × rows."""
+    targets: Array
+    budgets: Array
+    """What the rows cost that budgets replace; rows that were not there are counted in `rest`."""
+    rest: Array
+    tilt: Array
+    rounding: Array
+    possible: Array
+    """Beside the sum: what each row could cost if a budget replaced it (queries × rows × columns, and the target)."""
+
+    @property
+    def rows(self) -> Array:
+        """What goes through each row (queries × rows)."""
+        return np.asarray((self.noise + self.chords).sum(axis=2) + self.bands + self.targets + self.budgets)
+
+    @property
+    def columns(self) -> Array:
+        """What goes through the cells of each column (queries × columns)."""
+        return np.asarray((self.noise + self.chords).sum(axis=1))
+
+    @property
+    def total(self) -> Array:
+        """The distance of the bounds from the clean model; of both ends together: their width."""
+        return np.asarray(self.rows.sum(axis=1) + self.rest + self.tilt + self.rounding)
+
+    def __add__(self, other: Explanation) -> Explanation:
+        return Explanation(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def scaled(self, factor: float) -> Explanation:
+        """The same in other units."""
+        return Explanation(*(factor * getattr(self, f.name) for f in fields(self)))
+
+
+class _Recorded(Dual):
+    """Bounds that remember the multipliers and the costs behind them."""
+
+    def _search(self, *asked: Any) -> Any:
+        self.found = super()._search(*asked)
+        self.gains: list[tuple[Budget, Known, Array]] = []
+        return self.found
+
+    def _largest(self, budget: Budget, gain: Array) -> Array:
+        self.gains.append((budget, self.by[len(self.gains)], gain))
+        return super()._largest(budget, gain)
+
+
+@dataclass(frozen=True, eq=False)
+class Clean:
+    """The rows as handed in: what the model sees of them (with a 1), their targets, and how many columns the table has."""
+
+    x: Array
+    y: Array
+    columns: int
+
+    @classmethod
+    def of(cls, step: FitStep, threat: ThreatSet, frozen: Array) -> Clean:
+        x, y = threat.reference
+        design, keep = step.design(np.append(frozen, np.zeros(step.fitted)), x), step.counts(y) > 0
+        return cls(design[keep], y[keep, step.column], x.shape[1])
+
+
+def explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: int = 3) -> Explanation:
+    """What the upper bounds of `a·θ` are made of."""
+    step = max(1, CELLS // max(1, problem.table.rows.x.size))
+    parts = [_explain(problem, ranges, clean, a[i : i + step], rounds) for i in range(0, len(a), step)]
+    return Explanation(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Explanation)))
+
+
+def _explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: int) -> Explanation:
+    table, rows, loss, c = problem.table, problem.table.rows, problem.loss, problem.c
+    dual = _Recorded(table, loss, ranges, problem.tau, rounds)
+    nobody = np.full(len(a), -1, dtype=np.intp)
+    bound = dual._upper(a, nobody, 1.0)
+    u, kappa, _, found = dual.found
+    rho, known = tuple(np.concatenate(part, axis=1) for part in zip(*found, strict=True)), dual.main
+    hat = known.worst(rho)
+    omega = np.einsum("qnp,qp->qn", hat, u)
+    lam = kappa * omega
+    psi = loss.psi(clean.y, problem.s)
+    at_c = psi[:, None] * u[:, None, :] + lam[..., None] * c  # t⁰
+    moved = rows.w[:, None] * (rows.x - clean.x + rows.r * rho[0]) * at_c
+    gaps = rows.w[:, None] * rows.r * _gap(*known._moved(u, lam), rho[0])
+    noise, chords, bands = _by_column(known, rows, clean, (u, lam, rho, at_c), (moved, gaps))
+    for linear, symbols in _supports(dual):
+        first, second = _shared(known, linear, symbols, u, lam, clean.columns)
+        noise, chords = noise + first, chords + second
+    # |ω| max ±(ψ − κs): with the targets as handed in, and with all of them.
+    own, all_ = (_tops(known, omega, kappa, ends) for ends in ((clean.y, clean.y), known.ends))
+    bands = bands + rows.w * (own - omega * (psi - kappa * problem.s))
+    g = a + table.alpha * u + ((rows.w * lam)[..., None] * hat).sum(axis=1)
+    rest = g @ (ranges.middle - c) + np.abs(g) @ ranges.radius
+    gradient = clean.x.T @ (rows.w * psi) + table.alpha * c
+    budgets, new, possible = _replaced(dual, clean.columns)
+    parts = Explanation(
+        noise,
+        chords,
+        bands,
+        rows.w * (all_ - own),
+        budgets,
+        rest + new,
+        np.abs(u) @ problem.tau + u @ gradient,
+        np.zeros(len(a)),
+        possible,
+    )
+    return replace(parts, rounding=bound - a @ c - parts.total)
+
+
+def _by_column(
+    known: Known, rows: Rows, clean: Clean, multipliers: tuple[Any, ...], own: tuple[Array, Array]
+) -> tuple[Array, Array, Array]:
+    """Noise and chords of cells by the columns of the table, and what is the features' own."""
+    (u, lam, rho, at_c), (moved, gaps) = multipliers, own
+    if rows.j is None:
+        return moved[..., : clean.columns], gaps[..., : clean.columns], np.zeros(lam.shape)
+    weight = rows.w[:, None]
+    first = weight * rho[1] * np.einsum("ndp,qnp->qnd", rows.j, at_c)
+    return first, weight * _gap(*known._directed(u, lam), rho[1]), (moved + gaps).sum(axis=2)
+
+
+def _tops(known: Known, omega: Array, kappa: Array, ends: tuple[Array, Array]) -> Array:
+    """`|ω| max ±(ψ − κs)` over the scores and the targets between these ends."""
+    up, loss = omega >= 0, known.loss
+    y = np.where(up, ends[0], loss.mirrored(ends[1]))
+    low, high = np.where(up, known.low, -known.high), np.where(up, known.high, -known.low)
+    return np.asarray(np.abs(omega) * loss.highest(y, low, high, kappa))
+
+
+def _supports(dual: Dual) -> list[tuple[Any, Segments | Block]]:
+    """Noise known by support functions: how symbols move cells, and the symbols: pieces of one row each, or a block."""
+    found: list[tuple[Any, Segments | Block]] = [(piece.linear, piece.segments) for piece in dual.table.rows.pieces]
+    return found + [(spread.linear, spread.block) for spread in dual.table.blocks]
+
+
+def _shared(
+    known: Known, linear: Any, symbols: Segments | Block, u: Array, lam: Array, columns: int
+) -> tuple[Array, Array]:
+    """What such noise pays, by cells: for the middle of `t`, and for its radius."""
+    middle, radius = known._moved(u, lam)
+    weight = known.rows.w[:, None]
+    g, more = _through(linear, weight * middle, weight * radius)
+    size = symbols.magnitude()
+    share = np.abs(g) * size
+    if isinstance(symbols, Segments):  # each piece has its own support
+        starts, sizes = symbols.starts, symbols.sizes
+        whole = np.add.reduceat(share, starts, axis=1)
+        top = symbols.ends(g)[1]
+        paid = share * np.repeat(top / np.where(whole > 0, whole, 1.0), sizes, axis=1)
+    else:
+        whole = share.sum(axis=1)
+        paid = share * (symbols.support(g)[1] / np.where(whole > 0, whole, 1.0))[:, None]
+    moves = abs(linear)
+    moves = moves.multiply(1.0 / np.maximum(np.asarray(moves.sum(axis=0)).ravel(), 1e-300)).tocsr()
+    cells = [(moves @ part.T).T.reshape(len(u), *known.rows.x.shape) for part in (paid, more * size)]
+    return cells[0][..., :columns], cells[1][..., :columns]
+
+
+def _replaced(dual: _Recorded, columns: int) -> tuple[Array, Array, Array]:
+    """Costs of the rows that budgets replace; what rows cost that were not there; and what each row could cost, by columns."""
+    u, kappa, _, _ = dual.found
+    count = len(dual.table.rows)
+    rows, new, possible = np.zeros((len(u), count)), np.zeros(len(u)), np.zeros((len(u), count, columns + 1))
+    for budget, known, gain in dual.gains:
+        total = Dual._largest(dual, budget, gain)
+        there = np.flatnonzero(budget.rows >= 0)
+        best = np.zeros((len(u), count))
+        np.maximum.at(best.T, budget.rows[there], gain[:, there].T)
+        # Where rows that were not there cost more, they are the ones that come.
+        least = np.sort(best, axis=1)[:, ::-1][:, : budget.most]
+        chosen = np.argsort(-best, axis=1, kind="stable")[:, : budget.most]
+        took = np.zeros_like(best)
+        if len(there) == len(budget.rows):
+            np.put_along_axis(took, chosen, least, axis=1)
+        rows, new = rows + took, new + total - took.sum(axis=1)
+        by_column = _weights(known, u, kappa[:, np.maximum(budget.rows, 0)], columns)
+        whole = by_column.sum(axis=2, keepdims=True)
+        share = np.where(whole > 0, by_column / np.where(whole > 0, whole, 1.0), 0.0)
+        share[..., -1] += whole[..., 0] <= 0
+        np.add.at(possible.transpose(1, 0, 2), budget.rows[there], (share * gain[..., None]).transpose(1, 0, 2)[there])
+    return rows, new, possible
+
+
+def _weights(known: Known, u: Array, kappa: Array, columns: int) -> Array:
+    """How much of what an alternative costs is due to which columns, and to its target: about."""
+    rows, loss = known.rows, known.loss
+    omega = u @ rows.x.T
+    middle, radius = known._moved(u, kappa * omega)
+    size = np.abs(middle) + radius
+    cells = rows.r * size
+    if rows.j is not None:
+        cells = np.abs(np.einsum("ndp,qnp->qnd", rows.j, middle))
+    for piece in rows.pieces:
+        g = np.abs(_through(piece.linear, middle, np.zeros_like(middle))[0]) * piece.segments.magnitude()
+        moves = abs(piece.linear)
+        moves = moves.multiply(1.0 / np.maximum(np.asarray(moves.sum(axis=0)).ravel(), 1e-300)).tocsr()
+        cells = cells + (moves @ g.T).T.reshape(len(u), *rows.x.shape)
+    s = 0.5 * (known.low + known.high)
+    target = np.abs(omega) * 0.5 * np.abs(loss.psi(known.ends[0], s) - loss.psi(known.ends[1], s))
+    return np.concatenate([cells[..., :columns], target[..., None]], axis=2)
