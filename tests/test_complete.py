@@ -17,6 +17,7 @@ from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.cli import FLAGS, app
 from mibp_cert.engines import ENGINES, PREDICTIONS, Box, EngineSettings, Inputs, MibpEngine, SolverSettings, Wanted
 from mibp_cert.engines.base import Engine, ParameterSet
+from mibp_cert.errors import UserError
 from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, SCORE_LOSSES
 from mibp_cert.graph.functions import SMOOTH
 from mibp_cert.nets import LAYERS, LOSSES, loss_named, run_steps
@@ -102,7 +103,12 @@ def test_sets_of_every_fitted_model_hold_all_minimisers_and_what_they_compute(na
     data = mc.Dataset.regression(x, y) if numbers else mc.Dataset.of(x, (y > 0).astype(int))
     noise = mc.TargetNoise(0.05) if numbers else mc.LabelFlips(1)
     for threat in (mc.LInf(0.05), mc.LInf(0.01) & noise, mc.Budget(mc.LInf(0.1), rows=2)):
-        run = mc.certify_fit(data, threat, mc.Fitted(MODELS[model], C=0.3), name)
+        asked, few = (data, threat, mc.Fitted(MODELS[model], C=0.3), name), SolverSettings(jobs=1, nodes_per_program=3)
+        if name == "mibp" and noise in threat.inner and not SCORE_LOSSES[MODELS[model]].label_shift:
+            with pytest.raises(UserError, match="knows no targets in doubt"):
+                mc.certify_fit(*asked)
+            continue
+        run = mc.certify_fit(*asked, solver=few)
         members, (step,) = run.request.members, run.request.plan.steps
         tried = [
             *members.sample(rng, 20),

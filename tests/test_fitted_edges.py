@@ -180,7 +180,7 @@ def test_a_mistake_is_one_sentence(
     [
         ({"model": {"kind": "logistic"}, "training": {"epochs": 3}}, r"^\[training\] epochs belongs to networks"),
         ({"model": {"kind": "logistic"}, "select": {"least_steps": 3}}, r"^\[select\] least_steps belongs"),
-        ({"model": {"kind": "logistic"}, "run": {"engine": "mibp"}}, r"^\[run\] engine mibp is for networks"),
+        ({"model": {"kind": "logistic"}, "run": {"engine": "crown"}}, r"^\[run\] engine crown is for networks"),
         ({"model": {"C": 3.0}}, r"^\[model\] C belongs to models that are fitted"),
         ({"model": {"kind": "logistic", "c": 3.0}}, r"^\[model\] has no key 'c'"),
         ({"model": {"kind": "logistic", "C": "big"}}, r"^\[model\] C must be a number"),

@@ -24,7 +24,7 @@ from mibp_cert.data.table import Reading, missing_columns, notes, read_table, sp
 from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings, engine_named
 from mibp_cert.errors import UserError
-from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, Fitted, RandomFeatures
+from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, FitMibpEngine, Fitted, RandomFeatures
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
 from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.properties import Questions
@@ -147,7 +147,8 @@ def _check_model(config: Config, named: Mapping[str, str]) -> None:
             raise UserError(
                 f"{name} belongs to models that are fitted to their minimum: choose --model logistic or ridge."
             )
-        if kind != NETWORK and section not in OF_ALL and key not in OF_FITTED:
+        asked = section == "solver" and engine == FitMibpEngine.name
+        if kind != NETWORK and section not in OF_ALL and key not in OF_FITTED and not asked:
             raise UserError(
                 f"{name} belongs to networks that are trained in steps; the model '{kind}' is fitted to its minimum: leave it "
                 "out."
@@ -241,6 +242,8 @@ def job_of(config: Config) -> Job:
             "training": {"seed": config["training"]["seed"]},
             "run": {"engine": engine},
         }
+        if engine == FitMibpEngine.name:
+            options["solver"], kept["solver"] = _typed(SolverSettings, config["solver"]), config["solver"]
         return Job(kept, model.network(data.train), data, threat, model, (engine,), options, questions, tuple(said))
     network = network_of(data, **config["network"])
     training = _typed(Training, config["training"])

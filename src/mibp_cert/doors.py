@@ -88,6 +88,7 @@ def certify_fit(
     model: Fitted | None = None,
     engine: str = "dual",
     *,
+    solver: SolverSettings | None = None,
     sample_weight: ArrayLike | None = None,
     test_threat: Threat | None = None,
     attack_settings: AttackSettings | None = None,
@@ -98,8 +99,10 @@ def certify_fit(
 ) -> CertifiedRun:
     """Fit on every dataset that the threat allows, at once: bounds that contain the minimiser for each of them.
 
-    No seed, batch or number of steps is part of the certificate; scaling, features, `C` and weights are fixed. `sample_weight`:
-    how much each training row counts, a number ≥ 0. `run_dir`, `resume`: as for `certify_training`.
+    No seed, batch or number of steps is part of the certificate; scaling, features, `C` and weights are fixed. What the closed
+    form (`engine="dual"`) leaves open, linear programs and cases may decide (`"lp"`), or on small tables a solver (`"mibp"`,
+    with `solver` saying which). `sample_weight`: how much each training row counts, a number ≥ 0. `run_dir`, `resume`: as for
+    `certify_training`.
 
     >>> from mibp_cert import LInf, two_moons
     >>> run = certify_fit(two_moons(0), LInf(0.01), Fitted(C=1.0))
@@ -116,7 +119,7 @@ def certify_fit(
         threat,
         model,
         engine,
-        EngineSettings(),
+        EngineSettings(solver or SolverSettings()),
         engine,
         Selection(),
         model.start(split.train),

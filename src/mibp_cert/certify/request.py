@@ -29,7 +29,7 @@ from mibp_cert.engines import (
 )
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.fitted import BALANCED, FITTED, Fitted, RandomFeatures
+from mibp_cert.fitted import BALANCED, FITTED, DualEngine, Fitted, RandomFeatures
 from mibp_cert.nets import LAYERS, Network, Plan, Training, effective_batch_size
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.base import digest_of
@@ -149,6 +149,8 @@ class Request:
         if prediction == self.made.prediction:
             return self.made
         if isinstance(self.training, Fitted):
+            if prediction == DualEngine.prediction:
+                return DualEngine  # what every set of minimisers knows
             raise UserError(f"Predictions of fitted models are bounded by their own engine, not by {prediction!r}.")
         return prediction_named(prediction)
 
@@ -186,6 +188,11 @@ class Request:
         """The engine that bounds predictions: the one asked for, or another."""
         made = self.predictor if prediction is None else self._predictor(prediction)
         return made.of(replace(self.settings, unroll=1))
+
+    @property
+    def quick(self) -> str:
+        """The prediction for thousands of points: the one asked for, or a quicker one."""
+        return self.make_predictor().validating().prediction
 
     # On disk ----------------------------------------------------------------------------------------------------------
 

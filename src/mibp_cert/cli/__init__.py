@@ -24,7 +24,7 @@ from mibp_cert.config import ACTIVATIONS, NETWORK, merged, read_config
 from mibp_cert.data import NAMES
 from mibp_cert.engines import DEFAULT, ENGINES, PREDICTIONS
 from mibp_cert.errors import MibpCertError, SoundnessError
-from mibp_cert.fitted import FEATURE_KINDS, MODELS
+from mibp_cert.fitted import FEATURE_KINDS, FITTED, MODELS
 from mibp_cert.nets import LOSSES
 from mibp_cert.nets.plan import SCHEDULES
 
@@ -92,7 +92,11 @@ FLAGS = _flags(
     _flag("training.batch_mode", str, "shuffle, or subsample (fresh rows per step)."),
     _flag("training.init", str, "Initial weights: torch or fullcert."),
     _flag("training.seed", int, "Seed of data, initial weights and batches (0)."),
-    _flag("run.engine", str, f"{', '.join(ENGINES)} (default {DEFAULT}); or several: a,b."),
+    _flag(
+        "run.engine",
+        str,
+        f"{', '.join(ENGINES)} (default {DEFAULT}); or several: a,b. Fitted models: {', '.join(FITTED)}.",
+    ),
     _flag("run.prediction", str, f"{', '.join(PREDICTIONS)}; default by engine.", name="predict"),
     _flag("run.unroll", int, "Steps kept in one program before relaxing to a box."),
     _flag("relational.symbols", int, "Symbol budget of the relational engine."),

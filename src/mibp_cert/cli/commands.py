@@ -54,7 +54,7 @@ def certify(
         folder = _beside(run_dir, name, job)
         with interruptible(f"nothing was written for the engine '{name}'.", folder), progress_bars(quiet) as progress:
             kept = {} if folder is None else {"run_dir": folder, "resume": resume}
-            run = job.run(name, show_training(progress, name), **kept)
+            run = job.run(name, show_training(progress, name, fit=isinstance(job.training, Fitted)), **kept)
         if folder is not None:
             write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
@@ -180,7 +180,8 @@ def blame(
         job = job_of(config)
         (engine,) = job.engines
         with interruptible(), progress_bars(quiet) as progress:
-            run, effective = job.run(engine, show_training(progress, engine)), job.config
+            hear = show_training(progress, engine, fit=isinstance(job.training, Fitted))
+            run, effective = job.run(engine, hear), job.config
     with console.status("second run"):
         found = ask(run, point, top=top)
     if len(found.rows):

@@ -44,7 +44,7 @@ class _Minimum(Certified):
         raise NotImplementedError
 
     def _certified(self, whole: Dataset, progress: Progress) -> CertifiedRun:
-        hear = show_training(progress, ENGINE)
+        hear = show_training(progress, ENGINE, fit=True)
         return certify_fit(whole, self.threat, self._model(), ENGINE, attacked=False, callbacks=hear)
 
     def _coefficients(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Self, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -59,17 +59,20 @@ class FittedSet(ParameterSet):
     problem: Bounded | FiniteProblem
     ranges: Ranges
     frozen: Array
+    exact: Any = None
+    """What the engine knows beside: the program of the fit, where it asks a solver."""
 
     @classmethod
-    def of(cls, problem: Bounded | FiniteProblem, ranges: Ranges, frozen: Array) -> FittedSet:
-        return cls(np.append(frozen, ranges.low), np.append(frozen, ranges.high), problem, ranges, frozen)
+    def of(cls, problem: Bounded | FiniteProblem, ranges: Ranges, frozen: Array, exact: Any = None) -> FittedSet:
+        return cls(np.append(frozen, ranges.low), np.append(frozen, ranges.high), problem, ranges, frozen, exact)
 
     def first(self, count: int) -> FittedSet:
         return self
 
     def within_box(self, other: ParameterSet) -> FittedSet:
         both, k = self.meet(other), len(self.frozen)
-        return FittedSet.of(self.problem, replace(self.ranges, low=both.lower[k:], high=both.upper[k:]), self.frozen)
+        ranges = replace(self.ranges, low=both.lower[k:], high=both.upper[k:])
+        return FittedSet.of(self.problem, ranges, self.frozen, self.exact)
 
     def arrays(self) -> dict[str, Array]:
         z = self.ranges
@@ -79,7 +82,6 @@ class FittedSet(ParameterSet):
         return found
 
 
-@final
 class DualEngine(Engine):
     """See the module's text."""
 
@@ -107,7 +109,9 @@ class DualEngine(Engine):
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:
         if not isinstance(step, FitStep):
-            raise UserError("The engine 'dual' bounds fitted models; choose another engine for a training in steps.")
+            raise UserError(
+                f"The engine '{self.name}' bounds fitted models; choose another engine for a training in steps."
+            )
         start = time.perf_counter()
         frozen = state.lower[: step.layout.size - step.fitted]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
@@ -119,7 +123,25 @@ class DualEngine(Engine):
             )
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_unproven(step, threat, frozen))
-        return FittedSet.of(problem, ranges, frozen), StepReport(seconds=time.perf_counter() - start)
+        found = FittedSet.of(problem, ranges, frozen)
+        if isinstance(problem, Problem):
+            found = self.narrowed(problem, found, step, threat)
+        return found, StepReport(seconds=time.perf_counter() - start)
+
+    def never(self, problem: Problem, state: FittedSet) -> Callable[[Array, float], bool]:
+        """Answers `(a, v)`: is `a·θ < v` for every minimiser? True is proven; the closed form left it open."""
+        if not problem.small:
+            return lambda a, v: False
+        around = problem.around(state.ranges)
+        return lambda a, v: not problem.reaches(around, a, v)
+
+    def finer(self, problem: Problem, state: FittedSet, a: Array) -> Array:
+        """Upper bounds of `a·θ` beside those of the closed form."""
+        return np.full(len(a), np.inf)
+
+    def narrowed(self, problem: Problem, state: FittedSet, step: FitStep, threat: ThreatSet) -> FittedSet:
+        """The set with smaller ranges, from proven ones."""
+        return state
 
     def restore(self, arrays: Mapping[str, Array], threat: ThreatSet, step: Step) -> ParameterSet:
         """The problem is made anew from the data; the ranges are those that were proven."""
@@ -164,11 +186,16 @@ class DualEngine(Engine):
         if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
-            if near.any() and isinstance(problem, Problem) and problem.small:
-                around = problem.around(z)
+            if near.any() and isinstance(problem, Problem):
+                never = self.never(problem, state)
                 for i in np.flatnonzero(near):
-                    if not problem.reaches(around, -flat[i], float(base[i] - extra[i])):
+                    if never(-flat[i], float(base[i] - extra[i])):
                         low[i] = LEAST
+        elif isinstance(problem, Problem):
+            sides = np.concatenate([-flat[asked], flat[asked]])
+            below, above = np.split(self.finer(problem, state, sides), 2)
+            low[asked] = np.fmax(low[asked], base[asked] - below - extra[asked])
+            high[asked] = np.fmin(high[asked], base[asked] + above + extra[asked])
         ends = Interval(low.reshape(offset.shape), high.reshape(offset.shape))
         return ends, StepReport(seconds=time.perf_counter() - start)
 

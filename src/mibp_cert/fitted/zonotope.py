@@ -3,7 +3,7 @@
 `fitted.shared` bounds `a·θ` by a support function `h(a)`: a sum of absolute values of linear functions of `a`.
 
 **Exit cut.** Where some query *is* at its end, `a·θ ≥ v`, every other one satisfies `b·θ ≤ min_{ν ≥ 0} h(b + νa) − νv`. Any
-`ν` gives a bound.
+`ν ≥ 0` gives a bound; any `ν` at all where `a·θ = v`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Zonotope(Shared):
         others = self.others(slice(0, len(table.rows))).reshape(-1, len(tau))
         self.g = np.concatenate([self.cells(*self.cell.T), others, self.fixed])
 
-    def bounds(self, a: Array | None = None, v: float = 0.0) -> Ranges:
-        """Ranges of parameters and scores (within those known), given `a·θ ≥ v` if there is an `a`."""
+    def bounds(self, a: Array | None = None, v: float = 0.0, *, equal: bool = False) -> Ranges:
+        """Ranges of parameters and scores (within those known), given `a·θ ≥ v` (or `= v`) if there is an `a`."""
         if not self.usable:
             return self.ranges
         z, rows = self.ranges, self.table.rows
@@ -53,7 +53,7 @@ class Zonotope(Shared):
             more = budget.by.reach_of(z.reach[None, :])[0]
             extra[start : start + 2 * len(more)] = np.concatenate([more, more])
             start += 2 * len(more)
-        up = self._upper(queries, offset, extra, a, v)
+        up = self._upper(queries, offset, extra, a, v, -np.inf if equal else 0.0)
         ends, at = [], 0
         for size in [len(side) for side in sides[::2]]:
             ends.append((-up[at + size : at + 2 * size], up[at : at + size]))
@@ -67,12 +67,12 @@ class Zonotope(Shared):
             both[k] = np.where(keep, known[k][0], both[k][0]), np.where(keep, known[k][1], both[k][1])
         return Ranges(*both[0], *both[1], tuple(both[2:]))
 
-    def _upper(self, b: Array, offset: Array, extra: Array, a: Array | None, v: float) -> Array:
+    def _upper(self, b: Array, offset: Array, extra: Array, a: Array | None, v: float, least: float) -> Array:
         base = b @ self.g.T + offset
         if a is None:
             return self.value(b, np.abs(base).sum(axis=1), extra)
         q, shift = self.g @ a, float(a @ self.c) - v
-        guess = _median(base, q, shift)
+        guess = _median(base, q, shift, least)
         best = np.full(len(b), np.inf)
         for share in SHARES:
             nu = share * guess
@@ -81,8 +81,8 @@ class Zonotope(Shared):
         return best
 
 
-def _median(p: Array, q: Array, shift: float) -> Array:
-    """The `ν ≥ 0` that minimises `ν·shift + Σ_k |p_k + νq_k|`, for every row of `p`: a weighted median of the kinks."""
+def _median(p: Array, q: Array, shift: float, least: float) -> Array:
+    """The `ν ≥ least` that minimises `ν·shift + Σ_k |p_k + νq_k|`, for every row of `p`: a weighted median of the kinks."""
     on = np.flatnonzero(q)
     if not len(on):
         return np.zeros(len(p))
@@ -92,4 +92,4 @@ def _median(p: Array, q: Array, shift: float) -> Array:
     slope = shift - weights.sum(axis=1, keepdims=True) + 2.0 * np.cumsum(weights, axis=1)
     first = np.where((slope >= 0).any(axis=1), np.argmax(slope >= 0, axis=1), points.shape[1] - 1)
     best = np.take_along_axis(np.take_along_axis(points, order, axis=1), first[:, None], axis=1)[:, 0]
-    return np.maximum(best, 0.0)
+    return np.maximum(best, least)

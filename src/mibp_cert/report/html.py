@@ -136,8 +136,9 @@ def _pictures(run: CertifiedRun) -> str:
         found.append(_figure(plots.plot_radius, run, "Radius of the bounds over the epochs", text))
     if plots.has_regions(run.train):
         text = "Coloured: every possible model gives that class. Grey: the answer is abstain."
-        if run.request.predictor.solves:
-            text += " Drawn with intervals, which abstain more often than the solver."
+        if run.request.quick != run.prediction:
+            means = {"interval": "intervals", "dual": "the closed form"}[run.request.quick]
+            text += f" Drawn with {means}, which abstain more often than the solver."
         found.append(_figure(plots.plot_regions, run, "Certified regions", text, 3.6))
     if regression:
         text = "Each output lies in its proven range, whatever the true data were."

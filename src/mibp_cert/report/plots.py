@@ -163,8 +163,8 @@ def _bars(ax: Axes, bars: Sequence[tuple[str, float | None, str]], words: str, e
 def plot_regions(run: CertifiedRun, ax: Axes) -> None:
     """Two features: where each class is certified, where the answer is *abstain*, and the training and test points.
 
-    Regions are those of inputs that are themselves right. Where the run asks a solver about each point, regions are bounded by
-    intervals instead, which may abstain more often: thousands of points would take hours.
+    Regions are those of inputs that are themselves right. Where the run asks a solver about each point, a quicker engine bounds
+    the regions instead, which may abstain more often: thousands of points would take hours.
     """
     columns = run.train.columns
     parts = [run.train, run.data.test] if run.data.test is not None else [run.train]
@@ -173,7 +173,7 @@ def plot_regions(run: CertifiedRun, ax: Axes) -> None:
     pad = np.where(high > low, 0.08 * (high - low), 1.0)
     lines = np.linspace(low - pad, high + pad, RESOLUTION)
     grid = np.stack(np.meshgrid(*lines.T), axis=-1).reshape(-1, 2)
-    method = "interval" if run.request.predictor.solves else run.prediction
+    method = run.request.quick
     chunks = [grid[start : start + GRID_CHUNK] for start in range(0, len(grid), GRID_CHUNK)]
     found = np.concatenate([run.certify(chunk, method).classes for chunk in chunks]).reshape(RESOLUTION, RESOLUTION)
     shift, scale = np.array([(column.shift, column.scale) for column in columns]).T

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord
 from mibp_cert.engines import DEFAULT
-from mibp_cert.fitted import FITTED, Fitted
+from mibp_cert.fitted import Fitted
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.studies.compare import changed_by_attack, figures
 
@@ -47,9 +47,9 @@ def progress_bars(quiet: bool, *, transient: bool = True) -> Progress:
     return Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=transient, disable=quiet)
 
 
-def show_training(progress: Progress, engine: str) -> Callbacks:
-    """Callbacks that move a bar for the training's steps and one for the programs within a step."""
-    fit = engine in FITTED  # one step, which is no epoch
+def show_training(progress: Progress, engine: str, *, fit: bool = False) -> Callbacks:
+    """Callbacks that move a bar for the training's steps and one for the programs within a step; a fit is one step, which is no
+    epoch."""
     steps = progress.add_task(f"{engine}: {'bounding the minimum' if fit else 'training steps'}", total=None)
     programs = progress.add_task(f"{'bounds' if fit else 'programs'} in this step", total=None, visible=False)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.solvers import base
-from mibp_cert.solvers.base import Bound, Capability, Limits, Objective, Solver, Status
+from mibp_cert.solvers.base import Array, Bound, Capability, Limits, Objective, Solver, Status
 from mibp_cert.solvers.program import Program
 
 
@@ -80,3 +80,33 @@ def _bound(highspy: Any, solver: Any, program: Program, objective: Objective, li
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return Bound(proven, None, None, status, nodes, seconds)
     return Bound(proven, value, np.array(solver.getSolution().col_value), status, nodes, seconds)
+
+
+def multipliers(program: Program, objectives: Sequence[Objective], iterations: int) -> list[tuple[Array, Array | None]]:
+    """For every objective multipliers of a linear program's rows, and a ray of them where the solver calls the program
+    infeasible: proposals, which the caller evaluates. Each is where so many simplex iterations led, from the last one on."""
+    import highspy
+
+    solver, found = highspy.Highs(), []
+    for name, given in {"output_flag": False, "threads": 1, "simplex_iteration_limit": iterations}.items():
+        solver.setOptionValue(name, given)
+    solver.passModel(_model(highspy, program))
+    columns = np.arange(program.variables, dtype=np.int32)
+    for objective in objectives:
+        sense = highspy.ObjSense.kMaximize if objective.maximise else highspy.ObjSense.kMinimize
+        solver.changeObjectiveSense(sense)
+        solver.changeColsCost(program.variables, columns, np.ascontiguousarray(objective.coefficients))
+        solver.run()
+        ray = None
+        if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+            _, there, values = solver.getDualRay()
+            if not there:  # found by presolve, which knows no ray
+                solver.setOptionValue("presolve", "off")
+                solver.run()
+                _, there, values = solver.getDualRay()
+            ray = np.array(values) if there else None
+        y = np.array(solver.getSolution().row_dual)
+        found.append((y if len(y) == program.rows else np.zeros(program.rows), ray))
+        if ray is not None:
+            break  # infeasible, whatever is asked
+    return found
