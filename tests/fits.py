@@ -11,8 +11,8 @@ from cases import survey
 from mibp_cert.data import Dataset
 from mibp_cert.fitted import FitStep, Fitted, adjoint, margin_queries
 from mibp_cert.fitted.classes import pairs_of
-from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.engine import classes_problem, table_problem
+from mibp_cert.fitted.known import Ranges
 from mibp_cert.threats import (
     L1,
     L2,

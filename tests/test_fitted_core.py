@@ -14,8 +14,9 @@ from sklearn.svm import LinearSVC
 
 from fits import World, attacked, step_of, table, threats
 from mibp_cert.engines.base import Box
-from mibp_cert.fitted import SCORE_LOSSES, DualEngine, Fitted, FittedSet, dual, engine, ranges
-from mibp_cert.fitted.dual import Dual, Known, Ranges
+from mibp_cert.fitted import SCORE_LOSSES, DualEngine, Fitted, FittedSet, dual, engine, known, ranges
+from mibp_cert.fitted.dual import Dual
+from mibp_cert.fitted.known import Known, Ranges
 from mibp_cert.fitted.losses import HuberScore, ScoreLoss, SquaredHinge
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.ranges import Problem, prove
@@ -300,7 +301,7 @@ def _wrong_sign(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_gap(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dual, "_gap", lambda middle, radius, rho, rooms=None: 0.0 * middle)
+    patch.setattr(known, "_gap", lambda middle, radius, rho, rooms=None: 0.0 * middle)
 
 
 def _no_kink(patch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from mibp_cert.doors import certify_fit
 from mibp_cert.engines import Inputs
 from mibp_cert.engines.base import Wanted
 from mibp_cert.errors import UserError
-from mibp_cert.fitted import SCORE_LOSSES, Fitted, adjoint, dual, ranges
+from mibp_cert.fitted import SCORE_LOSSES, Fitted, adjoint, dual, known, ranges
 from mibp_cert.fitted.engine import DualEngine, FittedSet, table_problem
 from mibp_cert.fitted.finite import finite_problem
 from mibp_cert.fitted.minimum import minimise
@@ -270,7 +270,7 @@ def _on_clean_ranges(self: Any, table: Any, loss: Any, z: Any, *rest: Any) -> No
 MADE = dual.Dual.__init__
 MUTATIONS: dict[str, tuple[Any, str, Any]] = {
     "a budget one short": (dual, "largest_sum", _one_short),
-    "a chord forgotten": (dual, "_gap", _no_chord),
+    "a chord forgotten": (known, "_gap", _no_chord),
     "replaced rows judged on clean ranges": (dual.Dual, "__init__", _on_clean_ranges),
 }
 

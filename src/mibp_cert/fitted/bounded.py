@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.table import Array
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from mibp_cert.fitted.table import Array, Budget, Rows
 
 if TYPE_CHECKING:
-    from mibp_cert.fitted.dual import Known, Lines
+    from mibp_cert.fitted.known import Known, Lines
 
 ROOM = 1.0 + 1e-12
 """For what sums of a few terms round."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from mibp_cert.errors import UnsupportedOperation
-from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.shared import TINY, Shared, in_turn, weights
 from mibp_cert.fitted.table import Array

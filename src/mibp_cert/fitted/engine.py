@@ -24,10 +24,10 @@ from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
 from mibp_cert.fitted.advice import too_large
 from mibp_cert.fitted.bounded import Bounded
 from mibp_cert.fitted.classes import in_layout, minimise_classes, tilt_classes
-from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.explain import Clean
 from mibp_cert.fitted.features import Enclosure, RowNoise, enclose_features, through
 from mibp_cert.fitted.finite import FiniteProblem, finite_problem
+from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep

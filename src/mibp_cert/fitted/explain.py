@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from mibp_cert.fitted.dual import Dual, Known, Ranges, _gap, _through
+from mibp_cert.fitted.dual import Dual
+from mibp_cert.fitted.known import Known, Ranges, _gap, _through
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.ranges import Problem
 from mibp_cert.fitted.table import Array, Budget, Rows

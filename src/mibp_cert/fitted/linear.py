@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from mibp_cert.fitted.dual import Known, Ranges
+from mibp_cert.fitted.known import Known, Ranges
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
 from mibp_cert.solvers import Objective, Program

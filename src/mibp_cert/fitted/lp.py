@@ -18,8 +18,8 @@ import numpy as np
 
 from mibp_cert.engines import Engine, EngineSettings
 from mibp_cert.fitted.branch import never
-from mibp_cert.fitted.dual import Ranges
 from mibp_cert.fitted.engine import DualEngine, FittedSet
+from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.linear import Relaxation
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.ranges import Problem

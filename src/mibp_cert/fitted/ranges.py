@@ -33,8 +33,9 @@ from numpy.typing import NDArray
 
 from mibp_cert.fitted.ball import ball
 from mibp_cert.fitted.bounded import Bounded
-from mibp_cert.fitted.dual import Dual, Ranges
+from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.ellipsoid import Ellipsoids
+from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.shared import Shared
 from mibp_cert.fitted.table import Array, Table

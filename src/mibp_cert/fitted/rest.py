@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from mibp_cert.fitted.classes import Box
-from mibp_cert.fitted.dual import Known
+from mibp_cert.fitted.known import Known
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.softmax import STARTS, ClassKnown
 from mibp_cert.fitted.table import Array, Rows

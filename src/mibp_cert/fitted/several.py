@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mibp_cert.errors import UserError
 from mibp_cert.fitted.bounded import Bounded
 from mibp_cert.fitted.classes import Box, by_class, in_layout, pairs_of
-from mibp_cert.fitted.dual import Known, Ranges
+from mibp_cert.fitted.known import Known, Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.ranges import Problem
 from mibp_cert.fitted.rest import RestKnown

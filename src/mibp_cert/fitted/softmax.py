@@ -35,7 +35,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mibp_cert.fitted.classes import Box, curvature, pairs_of, ridge, softmax
-from mibp_cert.fitted.dual import Dual, Known, Lines, Rooms, _gap, _through, solve
+from mibp_cert.fitted.dual import Dual
+from mibp_cert.fitted.known import Known, Lines, Rooms, _gap, _through, solve
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mibp_cert.fitted.dual import Ranges
+from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.losses import ScoreLoss
 from mibp_cert.fitted.shared import Shared
 from mibp_cert.fitted.table import Array, Table
