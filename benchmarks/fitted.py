@@ -33,10 +33,17 @@ CASES: dict[str, list[tuple[str, mc.Threat, mc.Fitted]]] = {
         for eps, c in ((0.01, 0.02), (0.01, 0.3), (0.005, 1.0), (0.01, 1.0))
     ],
     "iris": [("iris2", mc.LInf(eps), mc.Fitted(C=0.02)) for eps in (0.1, 0.2, 0.3)],
+    "classes": [
+        ("iris", mc.LInf(eps), mc.Fitted(C=1.0, multi=multi))
+        for multi in (None, "one-versus-rest")
+        for eps in (0.01, 0.02)
+    ],
     "rows": [
         ("two-moons", mc.LabelFlips(1), mc.Fitted(C=1.0)),
         ("two-moons", mc.LabelFlips(3), mc.Fitted(C=1.0)),
         ("two-moons", mc.Budget(mc.LInf(0.2), rows=3), mc.Fitted(C=1.0)),
+        ("two-moons", mc.Removed(5), mc.Fitted(C=1.0)),
+        ("breast-cancer", mc.LabelFlips(1), mc.Fitted(C=0.1)),
         ("two-moons", mc.Removed(5), mc.Fitted(C=1.0)),
         ("two-moons", mc.Added(1, {}), mc.Fitted(C=1.0)),
     ],
