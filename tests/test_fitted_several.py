@@ -22,7 +22,7 @@ from test_archive import same
 
 QUICK = AttackSettings(members=4, points=6, parameters=4, rounds=1)
 REST = "one-versus-rest"
-MODELS = [Fitted(C=0.1), Fitted(C=0.1, multi=REST), Fitted("squared-hinge", C=0.01)]
+MODELS = [Fitted(C=0.05), Fitted(C=0.1, multi=REST), Fitted("squared-hinge", C=0.01)]
 WEIGHTS = np.array([0.0, 1.0, 2.0, 0.5, 1.0, 0.0, 1.5, 1.0, 1.0, 0.1, 1.0, 1.0, 3.0, 1.0, 2.0])
 BY_CLASS = {0: 2.0, 1: 0.5, 2: 1.25}
 

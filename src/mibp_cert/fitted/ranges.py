@@ -43,6 +43,8 @@ from mibp_cert.fitted.zonotope import Zonotope
 
 FIRST = 1.3
 """Multiple of the first-order radii that the hypothesis starts from."""
+WIDER = 1.8
+"""The same, where the first search gave up and there is no other way."""
 GROW = 1.02
 CUT_FIRST, CUT_GROW = 1.5, 1.1
 """The same where exits are cut, and by how much ends that fail move out."""
@@ -219,7 +221,8 @@ def prove(problem: Bounded) -> Ranges | None:
         return problem.joined(every) if len(every) == len(proven) else None
     search = Search(problem)
     found, hope = search.repeated()
-    if not isinstance(problem, Problem):
+    if not isinstance(problem, Problem):  # neither cuts nor a last resort: but another start
+        found = search.repeated(WIDER)[0] if found is None else found
         return None if found is None else tighten(problem, found)
     if found is None and problem.shared and problem.cells <= MOST_CELLS:
         found, _ = Search(replace(problem, shared=False)).repeated()
@@ -250,10 +253,10 @@ class Search:
         below, above = _flat(self.problem.bounds(ranges))
         return ranges, below, above, [~(below > low), ~(above < high)]
 
-    def repeated(self) -> tuple[Ranges | None, bool]:
+    def repeated(self, first: float = FIRST) -> tuple[Ranges | None, bool]:
         """The hypothesis is what came out of the last one, a little wider: from below, this finds the smallest ranges that prove
         themselves. Else none, and whether some came close."""
-        low, high = self._ends(*self.first, FIRST)
+        low, high = self._ends(*self.first, first)
         before, hope = np.inf, False
         for _ in range(ATTEMPTS):
             ranges, below, above, fails = self._tried(low, high)
