@@ -14,7 +14,7 @@ from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
 from mibp_cert.doors import certify_model
 from mibp_cert.errors import Diverged, UserError
-from mibp_cert.fitted import FITTED, Fitted
+from mibp_cert.fitted import DualEngine, Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.parallel import spread
 from mibp_cert.threats import Threat
@@ -46,7 +46,7 @@ def compare(
     [('little', 'interval'), ('little', 'relational')]
     """
     if engines is None:
-        engines = tuple(FITTED) if isinstance(training, Fitted) else ("interval", "relational")
+        engines = (DualEngine.name,) if isinstance(training, Fitted) else ("interval", "relational")
     named = {"threat": threats} if isinstance(threats, Threat) else dict(threats)
     if not named or not engines:
         raise UserError("There is nothing to compare: name at least one threat and one engine.")
