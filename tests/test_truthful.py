@@ -220,7 +220,7 @@ def _own_instance_forward(torch: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (_frozen, r"Module 0, Linear\(.*is frozen \(requires_grad=False\)"),
+        (_frozen, r"Module 0, Linear\(.*is frozen \(requires_grad=False; as features of a fitted model"),
         (_shared, "Module 2, Linear.*is used twice"),
         (_tied, "Module 2, Linear.*shares its weight with another module"),
         (_pruned, "Module 0, Linear.*pruned|hook|parametri"),
