@@ -25,7 +25,7 @@ from mibp_cert import (
 )
 from mibp_cert.certify.attack import AttackSettings
 from mibp_cert.errors import Diverged
-from mibp_cert.fitted import SCORE_LOSSES, finite, ranges
+from mibp_cert.fitted import SCORE_LOSSES, finite
 from test_fitted_core import exact_gradient
 
 LOSSES = list(SCORE_LOSSES)
@@ -320,7 +320,7 @@ def test_what_cannot_be_fitted_is_refused_in_one_sentence(call: Any, words: str)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("threat", [LInf(50.0), LInf(1e200), LabelFlips()])
 def test_a_doubt_that_is_too_large_is_said_to_be(loss: str, threat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "CUT_CELLS", 0)  # cutting exits takes seconds where nothing helps
+    monkeypatch.setattr("mibp_cert.fitted.problem.CUT_CELLS", 0)  # cutting exits takes seconds where nothing helps
     data = _random(6)
     if loss in REGRESSIONS:
         if isinstance(threat, LabelFlips):
@@ -352,7 +352,7 @@ AWKWARD: dict[str, Any] = {
 @pytest.mark.parametrize("name", AWKWARD)
 def test_awkward_tables_are_bounded_or_refused(loss: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never a wrong bound, never NaN."""
-    monkeypatch.setattr(ranges, "CUT_CELLS", 0)
+    monkeypatch.setattr("mibp_cert.fitted.problem.CUT_CELLS", 0)
     data, model = _scaled(loss, AWKWARD[name]), Fitted(loss, 0.1)
     threat = LInf(1e-4, relative=True)
     try:

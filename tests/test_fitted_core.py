@@ -19,7 +19,8 @@ from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.known import Known, Ranges
 from mibp_cert.fitted.losses import HuberScore, ScoreLoss, SquaredHinge
 from mibp_cert.fitted.minimum import minimise, tilt
-from mibp_cert.fitted.ranges import Problem, prove
+from mibp_cert.fitted.problem import Problem
+from mibp_cert.fitted.ranges import prove
 from mibp_cert.fitted.table import table_of
 from mibp_cert.fitted.zonotope import Zonotope
 from mibp_cert.threats import LInf, Nothing

@@ -10,7 +10,7 @@ import pytest
 import mibp_cert as mc
 from fits import REGRESSIONS, step_of, table, threats
 from mibp_cert.errors import UserError
-from mibp_cert.fitted import SCORE_LOSSES, FitStep, finite, ranges
+from mibp_cert.fitted import SCORE_LOSSES, FitStep, finite
 from mibp_cert.fitted import explain as taken_apart
 
 C = {"cross-entropy": 0.03, "squared-error": 0.005, "squared-hinge": 0.001, "huber": 0.005}
@@ -20,7 +20,9 @@ EXPLAINED = [(loss, name) for loss in SCORE_LOSSES for name in threats(loss) if 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "CUT_CELLS", 0)  # cutting exits takes seconds, and changes nothing here
+    monkeypatch.setattr(
+        "mibp_cert.fitted.problem.CUT_CELLS", 0
+    )  # cutting exits takes seconds, and changes nothing here
     monkeypatch.setattr(finite, "MOST", 0)  # few members would be fitted one by one
 
 

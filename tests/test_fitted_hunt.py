@@ -39,7 +39,7 @@ from mibp_cert.threats import LabelFlips, LInf
 def _soon_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of the time would go into ranges that prove themselves late or never."""
     monkeypatch.setattr(ranges, "ATTEMPTS", 6)
-    monkeypatch.setattr(ranges, "CUT_CELLS", 200_000)
+    monkeypatch.setattr("mibp_cert.fitted.problem.CUT_CELLS", 200_000)
 
 
 # What is fitted -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from mibp_cert.fitted import FittedSet, branch, engine, finite, linear, lp
 from mibp_cert.fitted.exact import FitMibpEngine
 from mibp_cert.fitted.linear import Relaxation
 from mibp_cert.fitted.lp import LpEngine
-from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.problem import Problem
 from mibp_cert.fitted.zonotope import Zonotope
 from test_fitted_rows import C, split_of, usable
 

@@ -17,7 +17,8 @@ from mibp_cert.errors import UnsupportedOperation, UserError
 from mibp_cert.fitted import SCORE_LOSSES, Fitted, dual, engine, ranges, shared
 from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.ellipsoid import Ellipsoids
-from mibp_cert.fitted.ranges import Problem, prove
+from mibp_cert.fitted.problem import Problem
+from mibp_cert.fitted.ranges import prove
 from mibp_cert.fitted.shared import Costs, Shared
 from mibp_cert.fitted.table import Table
 

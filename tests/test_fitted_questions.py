@@ -18,7 +18,7 @@ from fits import table
 from mibp_cert import cli
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.errors import Diverged, UserError
-from mibp_cert.fitted import advice, ranges
+from mibp_cert.fitted import advice
 from mibp_cert.fitted.explain import Clean
 from mibp_cert.questions.explain import explain_ends
 from test_fitted_explain import moons, step_of_run
@@ -26,7 +26,9 @@ from test_fitted_explain import moons, step_of_run
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "CUT_CELLS", 0)  # cutting exits takes seconds, and changes nothing here
+    monkeypatch.setattr(
+        "mibp_cert.fitted.problem.CUT_CELLS", 0
+    )  # cutting exits takes seconds, and changes nothing here
 
 
 # Blame -----------------------------------------------------------------------------------------------------------------

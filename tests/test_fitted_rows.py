@@ -14,7 +14,7 @@ import mibp_cert as mc
 from fits import REGRESSIONS, attacked, step_of, table
 from mibp_cert import Added, Budget, Dataset, Fitted, LabelFlips, LInf, Removed, Shift, Split, TargetNoise, column
 from mibp_cert.certify.attack import AttackSettings
-from mibp_cert.fitted import SCORE_LOSSES, finite, presence, ranges
+from mibp_cert.fitted import SCORE_LOSSES, finite, presence
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def split_of(loss: str, rows: int = 10) -> Split:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exits are not cut, and domains are left in few parts."""
-    monkeypatch.setattr(ranges, "CUT_CELLS", 0)
+    monkeypatch.setattr("mibp_cert.fitted.problem.CUT_CELLS", 0)
     monkeypatch.setattr(presence, "MOST_PARTS", 8)
 
 

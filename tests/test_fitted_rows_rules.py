@@ -12,7 +12,7 @@ import pytest
 import mibp_cert as mc
 from fits import attacked, step_of
 from mibp_cert import Added, Fitted, LabelFlips, Removed
-from mibp_cert.fitted import dual, finite, presence, ranges
+from mibp_cert.fitted import dual, finite, presence
 from mibp_cert.fitted import shared as shared_module
 from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.engine import table_problem
@@ -32,7 +32,7 @@ def _by_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exits are not cut, and domains are left in few parts."""
-    monkeypatch.setattr(ranges, "CUT_CELLS", 0)
+    monkeypatch.setattr("mibp_cert.fitted.problem.CUT_CELLS", 0)
     monkeypatch.setattr(presence, "MOST_PARTS", 8)
 
 

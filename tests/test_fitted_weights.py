@@ -14,7 +14,7 @@ from fits import REGRESSIONS, attacked, table
 from mibp_cert import Added, Budget, Fitted, LabelFlips, LInf, Removed, Split, TargetNoise, column
 from mibp_cert.engines import ENGINES
 from mibp_cert.errors import UserError
-from mibp_cert.fitted import FitStep, finite, presence, ranges
+from mibp_cert.fitted import FitStep, finite, presence
 from test_fitted_rows import LOSSES, QUICK, C, by_scikit_learn, split_of, tiny
 
 
@@ -27,7 +27,7 @@ def _by_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exits are not cut, and domains are left in few parts."""
-    monkeypatch.setattr(ranges, "CUT_CELLS", 0)
+    monkeypatch.setattr("mibp_cert.fitted.problem.CUT_CELLS", 0)
     monkeypatch.setattr(presence, "MOST_PARTS", 8)
 
 

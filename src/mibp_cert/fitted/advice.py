@@ -9,7 +9,8 @@ import numpy as np
 
 from mibp_cert.data import Dataset
 from mibp_cert.fitted.explain import Clean, explain
-from mibp_cert.fitted.ranges import Problem, Search
+from mibp_cert.fitted.problem import Problem
+from mibp_cert.fitted.ranges import Search
 from mibp_cert.fitted.table import Array
 
 FACTORS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0001)

@@ -34,7 +34,7 @@ from mibp_cert.fitted.table import Array, Budget, Rows
 from mibp_cert.sets import largest_sum
 
 if TYPE_CHECKING:
-    from mibp_cert.fitted.ranges import Problem
+    from mibp_cert.fitted.problem import Problem
 
 SLIP = 1e-11
 """Relative to the sum of absolute values: more than all that float64 loses here, for up to 10⁴ rows and columns."""

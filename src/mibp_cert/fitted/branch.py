@@ -29,7 +29,7 @@ from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.linear import Relaxation
 from mibp_cert.fitted.losses import EPS
-from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.problem import Problem
 from mibp_cert.fitted.table import Array, Rows
 from mibp_cert.fitted.zonotope import Zonotope
 

@@ -13,8 +13,11 @@ r_i∘ρ_i` and `ω_i = u·x̂_i`, `λ_i = κ_iω_i`,
 
     row i ≤ λ_i x̂_i·θ + |ω_i| max_{s ∈ S_i} ±(ψ − κ_i s) + Σ_j r_ij γ_ij,        the sign being that of ω_i.
 
-Noise known by a support function pays that of the middle of `t`, plus the radius of `t` times its largest size. What remains
-is affine in `θ`: its largest value over `B` is at a corner. Soundness does not depend on how `u`, `κ`, `ρ` were found.
+More generally `λ_i = κ_iω_i + e_i`, which pays `max_{s ∈ S_i} −e_i s`.
+
+Noise of one row that is known by a support function, `d_i = Lε`, moves `x̂_i` by `Lε̂` and pays what it reaches beyond
+(`sets.lean`); that of several rows pays the support of the middle of `t`, plus the radius of `t` times its largest size. What
+remains is affine in `θ`: its largest value over `B` is at a corner. Soundness does not depend on how `u`, `κ`, `ρ` were found.
 
 **A row's own score** is the query `a = x_i + d_i`: its noise is that of row `i`, so `λ_i + 1/w_i` takes the place of `λ_i`
 before `x_i + d_i` (and not before `s_i`).
@@ -25,7 +28,8 @@ own score's range. Replacing the row costs `max(0, max_B (V_i − U_i))`, and wh
 
 Multipliers: `u = −M⁻¹a` with `M = diag α + Σ w_i κ_i x̂_i x̂_iᵀ` leaves nothing of the affine part; `κ_i` is the slope of the
 concave (`ω_i > 0`) or convex envelope of `ψ` on `S_i` at the score of the worst model, which a Newton step on the fit with
-these envelopes approaches.
+these envelopes approaches (`upper`). Where ranges are in the worst model's way there are better ones (`best`, by
+`fitted.interior`).
 
 Rounding: with `T` the sum of the absolute values of all terms and `N` their number, a sum of products in float64 is off by
 less than `4Nε·T`; that is added.
@@ -33,18 +37,35 @@ less than `4Nε·T`; that is added.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from mibp_cert.fitted.costs import by_score, or_gone
-from mibp_cert.fitted.known import Known, Lines, Ranges, Rooms, _dot, _sum, solve
+from mibp_cert.fitted.interior import best_multipliers
+from mibp_cert.fitted.known import Known, Lines, Ranges, Rooms, dot, solve, summed
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Budget, Index, Table
 from mibp_cert.sets import largest_sum
 
 CELLS = 100_000
 """Entries (queries × rows × parameters) at once: as much as caches hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Multipliers:
+    """`u` and `λ` of queries, and the worst models found on the way (queries × P, × rows, × P)."""
+
+    u: Array
+    lam: Array
+    theta: Array
+
+
+Found = tuple[Array, Array, Array, list[tuple[Array, ...]]]
+"""Multipliers `u` and slopes `κ`, the worst model, and `ρ` for every part of the rows."""
 
 
 class Dual:
@@ -66,26 +87,79 @@ class Dual:
 
     def upper(self, a: Array, own: Index | None = None, sign: float = 1.0) -> Array:
         """Upper bounds of `a·θ`; where `own[q] = i ≥ 0`, of `sign` times the score of row `i` with its own noise."""
-        own = np.full(len(a), -1, dtype=np.intp) if own is None else own
-        if not len(a):
-            return np.zeros(0)
+        return self._in_turn(lambda a, own: (self._upper(a, own, sign),), a, _of_rows(a, own))[0]
+
+    def best(self, a: Array, own: Index | None = None, sign: float = 1.0) -> tuple[Array, Multipliers]:
+        """The same with multipliers that are as good as can be, and these: some ten times the work."""
+        found, *parts = self._in_turn(lambda a, own: self._best(a, own, sign), a, _of_rows(a, own))
+        return found, Multipliers(*parts)
+
+    def given(self, a: Array, by: Multipliers, own: Index | None = None, sign: float = 1.0) -> Array:
+        """The same with given multipliers."""
+        parts = a, _of_rows(a, own), by.u, by.lam, by.theta
+        return self._in_turn(lambda a, own, *some: (self._given(a, own, sign, Multipliers(*some)),), *parts)[0]
+
+    def _in_turn(self, of: Callable[..., tuple[Array, ...]], *asked: Any) -> list[Array]:
+        """What is computed of the queries, some at a time."""
         rows = len(self.table.rows) + sum(len(budget.by) for budget in self.table.budgets)
-        step = max(1, CELLS // max(1, rows * a.shape[1]))
-        parts = [self._upper(a[i : i + step], own[i : i + step], sign) for i in range(0, len(a), step)]
-        return np.concatenate(parts)
+        step, count = max(1, CELLS // max(1, rows * asked[0].shape[1])), len(asked[0])
+        found = [of(*(part[i : i + step] for part in asked)) for i in range(0, max(1, count), step)]
+        return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
     def _upper(self, a: Array, own: Index, sign: float) -> Array:
-        rows, z, alpha = self.table.rows, self.ranges, self.table.alpha
-        plus = np.zeros((len(a), len(rows)))
-        mine = np.flatnonzero(own >= 0)
-        plus[mine, own[mine]] = sign / rows.w[own[mine]]
+        plus = self._plus(own, sign)
+        return self._value(a, own, sign, plus, self._search(a, own, sign, plus))
+
+    def _best(self, a: Array, own: Index, sign: float) -> tuple[Array, Array, Array, Array]:
+        plus = self._plus(own, sign)
         u, kappa, theta, rho = self._search(a, own, sign, plus)
+        plain = self._value(a, own, sign, plus, (u, kappa, theta, rho))
+        hat, mine = self.main.worst(rho[0]), np.flatnonzero(own >= 0)
+
+        def worst(u: Array, lam: Array) -> tuple[Array, Array]:
+            """The queries, and the rows at their worst for these multipliers."""
+            hat, query = self.main.worst(self.main.slopes(u, lam + plus, self.rooms), self.rooms), np.array(a)
+            query[mine] = sign * hat[mine, own[mine]]
+            return query, hat
+
+        lam = kappa * dot(hat, u)
+        gap = np.maximum(plain - (worst(u, lam)[0] * theta).sum(axis=1), 1e-12 * (1.0 + np.abs(plain)))
+        by = Multipliers(*best_multipliers(self.main, self.table.alpha, worst, own, (u, lam, theta), gap), theta)
+        found = self._given(a, own, sign, by)
+        # Where the search found better ones, or the method none at all, those stay.
+        worse = ~(found < plain)[:, None]
+        return (
+            np.fmin(plain, found),
+            np.where(worse, u, by.u),
+            np.where(worse, lam, by.lam),
+            theta,
+        )
+
+    def _given(self, a: Array, own: Index, sign: float, by: Multipliers) -> Array:
+        plus, main = self._plus(own, sign), self.main
+        rho = main.slopes(by.u, by.lam + plus)
+        omega = dot(main.worst(rho), by.u)
+        with np.errstate(all="ignore"):
+            # Beyond the slopes of `ψ`, `ψω − λs` is largest at an end: nothing is lost by taking the rest of `λ` on its own.
+            kappa = np.clip(np.nan_to_num(by.lam / omega), 0.0, main.loss.steepest)
+        return self._value(a, own, sign, plus, (by.u, kappa, by.theta, [rho]), by.lam - kappa * omega)
+
+    def _plus(self, own: Index, sign: float) -> Array:
+        """What is added to `λ` where the score of a row is asked for."""
+        rows, mine = self.table.rows, np.flatnonzero(own >= 0)
+        plus = np.zeros((len(own), len(rows)))
+        plus[mine, own[mine]] = sign / rows.w[own[mine]]
+        return plus
+
+    def _value(self, a: Array, own: Index, sign: float, plus: Array, by: Found, rest: Array | None = None) -> Array:
+        """The bound (1), outward, for whatever multipliers; `λ = κω + rest` (only of rows that are taken all at once)."""
+        rows, z, alpha, (u, kappa, theta, rho) = self.table.rows, self.ranges, self.table.alpha, by
         table, found, spread, shared = self.table, [], np.zeros(len(a)), np.zeros(len(a))
         given = np.where((own >= 0)[:, None], 0.0, a)
         g, parts = given + alpha * u, np.abs(given) + np.abs(alpha * u)
         for part, known, slopes in zip(self.parts, self.known, rho, strict=True):
             some = u, kappa[:, part], slopes, plus[:, part], table
-            lines, (more, far) = known.lines(*some, whole=bool(table.budgets), rooms=self.rooms)
+            lines, (more, far) = known.lines(*some, whole=bool(table.budgets), rooms=self.rooms, rest=rest)
             found.append(lines)
             assert lines.slope is not None
             assert lines.steep is not None
@@ -95,14 +169,12 @@ class Dual:
         total = const + spread + tilt + g @ z.middle + np.abs(g) @ z.radius
         size = sizes + shared + tilt + parts @ z.reach
         for budget, known in zip(table.budgets, self.by, strict=True):
-            cost, more = self._cost(budget, known, u, kappa, theta, found[0], own, sign)
+            cost, more = self._cost(budget, known, u, kappa, theta, found[0], own, sign, rest)
             total, size = total + cost, size + more
         count = (len(rows) + 16) * (a.shape[1] + 16)
         return np.asarray(total + 4.0 * count * EPS * size)
 
-    def _search(
-        self, a: Array, own: Index, sign: float, plus: Array
-    ) -> tuple[Array, Array, Array, list[tuple[Array, ...]]]:
+    def _search(self, a: Array, own: Index, sign: float, plus: Array) -> Found:
         """Multipliers `u` and `κ`, the worst model, and slopes `ρ`: nothing here must be exact."""
         main, rows, z, alpha = self.main, self.table.rows, self.ranges, self.table.alpha
         kappa = np.array(np.broadcast_to(main.secant, (len(a), len(rows))))
@@ -118,16 +190,16 @@ class Dual:
                 hat = known.worst(slopes, self.rooms)
                 mine = np.flatnonzero((own >= part.start) & (own < part.stop))
                 query[mine] = sign * hat[mine, own[mine] - part.start]
-                s = np.clip(_dot(hat, theta), known.low, known.high)
-                psi, bend = known.envelope(_dot(hat, u) >= 0, s)
+                s = np.clip(dot(hat, theta), known.low, known.high)
+                psi, bend = known.envelope(dot(hat, u) >= 0, s)
                 m = m + known.bent(hat, bend, self.rooms)
-                gradient = gradient + _sum(known.rows.w * psi, hat)
+                gradient = gradient + summed(known.rows.w * psi, hat)
             both = solve(m, np.stack([query, gradient], axis=-1))
             u, theta = -both[..., 0], np.clip(theta - both[..., 1], z.low, z.high)
             for k, (part, known) in enumerate(zip(self.parts, self.known, strict=True)):
                 hat = known.worst(rho[k], self.rooms)
-                omega = _dot(hat, u)
-                s = np.clip(_dot(hat, theta), known.low, known.high)
+                omega = dot(hat, u)
+                s = np.clip(dot(hat, theta), known.low, known.high)
                 kappa[:, part] = known.envelope(omega >= 0, s)[1]
                 rho[k] = known.slopes(u, kappa[:, part] * omega + plus[:, part], self.rooms, rho[k])
         return u, kappa, theta, rho
@@ -147,6 +219,7 @@ class Dual:
         lines: Lines,
         own: Index,
         sign: float,
+        rest: Array | None = None,
     ) -> tuple[Array, Array]:
         """What replacing rows adds to (1), and the sum of absolute values behind it."""
         rows, z, by = self.table.rows, self.ranges, budget.by
@@ -155,7 +228,9 @@ class Dual:
         omega = u @ by.x.T
         if budget.targets_only:
             # The same row with another target: with the same slope, nothing but the maxima differ.
-            const, size = known.replaced(self.main, budget.rows, u, omega, kappa[:, budget.rows])
+            const, size = known.replaced(
+                self.main, budget.rows, u, omega, kappa[:, budget.rows], None if rest is None else rest[:, budget.rows]
+            )
             gain, size = or_gone(budget, known, lines, const, size)
             gain = np.where(mine, 0.0, np.maximum(gain, 0.0))
             return self._largest(budget, gain), size.sum(axis=1)
@@ -190,3 +265,7 @@ class Dual:
             again = np.repeat(best[:, len(rows) :].max(axis=1, keepdims=True), budget.most, axis=1)
             best = np.concatenate([best, again], axis=1)
         return largest_sum(best, budget.most)
+
+
+def _of_rows(a: Array, own: Index | None) -> Index:
+    return np.full(len(a), -1, dtype=np.intp) if own is None else own

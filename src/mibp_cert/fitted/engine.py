@@ -32,7 +32,8 @@ from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.presence import check_left, counted
-from mibp_cert.fitted.ranges import OWN_CELLS, Problem, prove
+from mibp_cert.fitted.problem import OWN_CELLS, Problem
+from mibp_cert.fitted.ranges import prove
 from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem, check_several, with_classes
 from mibp_cert.fitted.table import Rows, Table, table_of
 from mibp_cert.graph import Graph
@@ -187,8 +188,9 @@ class DualEngine(Engine):
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
             if near.any() and isinstance(problem, Problem):
+                low[near] = np.fmax(low[near], base[near] - problem.best(z, -flat[near]) - extra[near])
                 never = self.never(problem, state)
-                for i in np.flatnonzero(near):
+                for i in np.flatnonzero(near & ~(low > 0)):
                     if never(-flat[i], float(base[i] - extra[i])):
                         low[i] = LEAST
         elif isinstance(problem, Problem):

@@ -32,7 +32,7 @@ from mibp_cert.fitted.linear import changes_weights
 from mibp_cert.fitted.losses import ScoreLoss
 from mibp_cert.fitted.lp import LpEngine, within
 from mibp_cert.fitted.model import FitStep
-from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.problem import Problem
 from mibp_cert.fitted.table import Array, Index
 from mibp_cert.nets import Step
 from mibp_cert.parallel import WorkerPool, split

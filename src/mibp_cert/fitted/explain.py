@@ -11,8 +11,9 @@ and `t⁰_ij = ψ⁰_i u_j + κ_i ω_i c_j`. As `αc = ∇L(c) − Σ_i w_i ψ�
     g·(θ̄ − c) + |g|·δθ                                        rest: what the multipliers leave of `θ`
     |u|·τ + u·∇L(c)                                           tilt
 
-and what rounding outward adds. Noise that is known by a support function pays that of the middle of `t` (noise) and its largest
-size times the radius of `t` (chords), shared among its symbols by `|g_k|` and among cells by what a symbol moves. With frozen
+and what rounding outward adds. Noise of a row that is known by a support function moves `x̂` (noise) and pays what it reaches
+beyond (chords); that of several rows pays for the middle of `t` (noise) and for its radius (chords), shared among its symbols by
+`|g_k|` and among cells by what a symbol moves. With frozen
 features in front, columns are those of the inputs; the features' own remainder counts as a band.
 """
 
@@ -26,9 +27,9 @@ import numpy as np
 from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.known import Known, Ranges, _gap, _through
 from mibp_cert.fitted.model import FitStep
-from mibp_cert.fitted.ranges import Problem
-from mibp_cert.fitted.table import Array, Budget, Rows
-from mibp_cert.sets import Block, Segments, ThreatSet
+from mibp_cert.fitted.problem import Problem
+from mibp_cert.fitted.table import Array, Budget, Pieces, Rows, Spread
+from mibp_cert.sets import ThreatSet, beyond
 
 CELLS = 1_000_000
 """Entries (queries × rows × parameters) that are taken apart at once."""
@@ -125,9 +126,12 @@ def _explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: i
     moved = rows.w[:, None] * (rows.x - clean.x + rows.r * rho[0]) * at_c
     gaps = rows.w[:, None] * rows.r * _gap(*known._moved(u, lam), rho[0])
     noise, chords, bands = _by_column(known, rows, clean, (u, lam, rho, at_c), (moved, gaps))
-    for linear, symbols in _supports(dual):
-        first, second = _shared(known, linear, symbols, u, lam, clean.columns)
-        noise, chords = noise + first, chords + second
+    pieces = [
+        _leaned(known, piece, at, (u, lam), at_c)
+        for piece, at in zip(rows.pieces, rho[known.first_piece :], strict=True)
+    ]
+    for first, second in [*pieces, *(_shared(known, spread, u, lam) for spread in table.blocks)]:
+        noise, chords = noise + first[..., : clean.columns], chords + second[..., : clean.columns]
     # |ω| max ±(ψ − κs): with the targets as handed in, and with all of them.
     own, all_ = (_tops(known, omega, kappa, ends) for ends in ((clean.y, clean.y), known.ends))
     bands = bands + rows.w * (own - omega * (psi - kappa * problem.s))
@@ -169,33 +173,34 @@ def _tops(known: Known, omega: Array, kappa: Array, ends: tuple[Array, Array]) -
     return np.asarray(np.abs(omega) * loss.highest(y, low, high, kappa))
 
 
-def _supports(dual: Dual) -> list[tuple[Any, Segments | Block]]:
-    """Noise known by support functions: how symbols move cells, and the symbols: pieces of one row each, or a block."""
-    found: list[tuple[Any, Segments | Block]] = [(piece.linear, piece.segments) for piece in dual.table.rows.pieces]
-    return found + [(spread.linear, spread.block) for spread in dual.table.blocks]
+def _leaned(known: Known, piece: Pieces, at: Array, by: tuple[Array, Array], at_c: Array) -> tuple[Array, Array]:
+    """What pieces pay, by cells: for the move to `ε̂`, and for what they reach beyond."""
+    weight, segments = known.rows.w[:, None], piece.segments
+    g, more = _through(piece.linear, *(weight * part for part in known._moved(*by)))
+    paid = beyond(segments, g, more, at)
+    share = (np.abs(g) + more) * segments.magnitude()
+    whole = np.add.reduceat(share, segments.starts, axis=1)
+    share = share * np.repeat(paid / np.where(whole > 0, whole, 1.0), segments.sizes, axis=1)
+    moved = (piece.linear @ at.T).T.reshape(at_c.shape)
+    return weight * moved * at_c, _by_cells(piece.linear, share, at_c.shape)
 
 
-def _shared(
-    known: Known, linear: Any, symbols: Segments | Block, u: Array, lam: Array, columns: int
-) -> tuple[Array, Array]:
-    """What such noise pays, by cells: for the middle of `t`, and for its radius."""
-    middle, radius = known._moved(u, lam)
-    weight = known.rows.w[:, None]
-    g, more = _through(linear, weight * middle, weight * radius)
-    size = symbols.magnitude()
+def _shared(known: Known, spread: Spread, u: Array, lam: Array) -> tuple[Array, Array]:
+    """What noise of several rows pays, by cells: for the middle of `t`, and for its radius."""
+    weight, size = known.rows.w[:, None], spread.block.magnitude()
+    g, more = _through(spread.linear, *(weight * part for part in known._moved(u, lam)))
     share = np.abs(g) * size
-    if isinstance(symbols, Segments):  # each piece has its own support
-        starts, sizes = symbols.starts, symbols.sizes
-        whole = np.add.reduceat(share, starts, axis=1)
-        top = symbols.ends(g)[1]
-        paid = share * np.repeat(top / np.where(whole > 0, whole, 1.0), sizes, axis=1)
-    else:
-        whole = share.sum(axis=1)
-        paid = share * (symbols.support(g)[1] / np.where(whole > 0, whole, 1.0))[:, None]
+    whole = share.sum(axis=1)
+    paid = share * (spread.block.support(g)[1] / np.where(whole > 0, whole, 1.0))[:, None]
+    shape = (len(u), *known.rows.x.shape)
+    return _by_cells(spread.linear, paid, shape), _by_cells(spread.linear, more * size, shape)
+
+
+def _by_cells(linear: Any, paid: Array, shape: tuple[int, ...]) -> Array:
+    """What symbols pay, shared among the cells that they move."""
     moves = abs(linear)
     moves = moves.multiply(1.0 / np.maximum(np.asarray(moves.sum(axis=0)).ravel(), 1e-300)).tocsr()
-    cells = [(moves @ part.T).T.reshape(len(u), *known.rows.x.shape) for part in (paid, more * size)]
-    return cells[0][..., :columns], cells[1][..., :columns]
+    return np.asarray((moves @ paid.T).T.reshape(shape))
 
 
 def _replaced(dual: _Recorded, columns: int) -> tuple[Array, Array, Array]:
@@ -234,9 +239,7 @@ def _weights(known: Known, u: Array, kappa: Array, columns: int) -> Array:
         cells = np.abs(np.einsum("ndp,qnp->qnd", rows.j, middle))
     for piece in rows.pieces:
         g = np.abs(_through(piece.linear, middle, np.zeros_like(middle))[0]) * piece.segments.magnitude()
-        moves = abs(piece.linear)
-        moves = moves.multiply(1.0 / np.maximum(np.asarray(moves.sum(axis=0)).ravel(), 1e-300)).tocsr()
-        cells = cells + (moves @ g.T).T.reshape(len(u), *rows.x.shape)
+        cells = cells + _by_cells(piece.linear, g, (len(u), *rows.x.shape))
     s = 0.5 * (known.low + known.high)
     target = np.abs(omega) * 0.5 * np.abs(loss.psi(known.ends[0], s) - loss.psi(known.ends[1], s))
     return np.concatenate([cells[..., :columns], target[..., None]], axis=2)

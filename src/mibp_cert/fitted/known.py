@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Index, Rows, Table
+from mibp_cert.sets import beyond, lean
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,19 +170,27 @@ class Known:
     def slopes(
         self, u: Array, lam: Array, rooms: Rooms | None = None, before: tuple[Array, ...] = ()
     ) -> tuple[Array, ...]:
-        """`ρ`: the sign where it is known, the chord's slope where it is not; of cells, then of shared directions. Those of
-        `before` are overwritten."""
+        """`ρ`: the sign where it is known, the chord's slope where it is not; of cells, then of shared directions; then `ε̂` of
+        every kind of pieces (`sets.lean`). Those of `before` are overwritten."""
         found = [self._moved(u, lam, rooms)] + ([] if self.rows.j is None else [self._directed(u, lam)])
-        into = before or (None,) * len(found)
+        pieces = [lean(piece.segments, *_through(piece.linear, *found[0]))[0] for piece in self.rows.pieces]
+        into = before[: len(found)] or (None,) * len(found)
         for _, radius in found:
             np.maximum(radius, 1e-300, out=radius)
         rho = [np.divide(*pair, out=out) for pair, out in zip(found, into, strict=True)]
-        return tuple(np.clip(part, -1.0, 1.0, out=part) for part in rho)
+        return (*(np.clip(part, -1.0, 1.0, out=part) for part in rho), *pieces)
+
+    @property
+    def first_piece(self) -> int:
+        """Where the pieces' `ε̂` start in what `slopes` returns."""
+        return 1 if self.rows.j is None else 2
 
     def worst(self, rho: tuple[Array, ...], rooms: Rooms | None = None) -> Array:
-        """`x̂ = x + r∘ρ`."""
+        """`x̂ = x + r∘ρ`, and what pieces add at `ε̂`."""
         hat = np.multiply(self.rows.r, rho[0], out=None if rooms is None else rooms("hat", rho[0].shape))
         np.add(hat, self.rows.x, out=hat)
+        for piece, at in zip(self.rows.pieces, rho[self.first_piece :], strict=True):
+            np.add(hat, (piece.linear @ at.T).T.reshape(hat.shape), out=hat)
         return hat if self.rows.j is None else hat + np.einsum("qnd,ndp->qnp", rho[1], self.rows.j)
 
     def bent(self, hat: Array, slope: Array, rooms: Rooms) -> Array:
@@ -189,13 +198,15 @@ class Known:
         half = np.multiply(hat, (self.rows.w * slope)[..., None], out=rooms("more", hat.shape))
         return np.asarray(np.matmul(half.transpose(0, 2, 1), hat))
 
-    def replaced(self, main: Known, of: Index, u: Array, omega: Array, kappa: Array) -> tuple[Array, Array]:
+    def replaced(
+        self, main: Known, of: Index, u: Array, omega: Array, kappa: Array, rest: Array | None = None
+    ) -> tuple[Array, Array]:
         """`V − U` for rows that differ from the rows `of` in their targets and ranges only, with the same slopes; and sizes.
 
         Both may have noise `|d| ≤ r` of the size of a rounding (features are not exact). With `λ = κω̂` as in `U`, `R_u =
         max|d·u|` and `R_θ = max|d·θ|`, the new row's share is at most `λx̂·θ + |ω̂|t' + 2R_u max|ψ| + 2|λ|R_θ`, `t'` the maximum
         of `±(ψ − κs)`; that of `U` is at least `λx̂·θ + |ω̂|t`; and `ω̂` is within `R_u` of `ω = u·x`, with whose sign `t' − t` is
-        taken here.
+        taken here. What `λ` has beside `κω` (`rest`) is the same for both rows, but for the scores that it is paid on.
         """
         up, weight = omega >= 0, self.rows.w
         tops = []
@@ -209,7 +220,16 @@ class Known:
             self.ranges.reach[None, :]
         )
         # A maximum is rounded up: what is subtracted must not be more than the one that was added.
-        return weight * (np.abs(omega) * (tops[0] - tops[1]) + slip), weight * (np.abs(omega) * 3.0 * size + slip)
+        more, whole = np.abs(omega) * (tops[0] - tops[1]) + slip, np.abs(omega) * 3.0 * size + slip
+        if rest is not None:
+            paid = [
+                np.maximum(-rest * known.low[i], -rest * known.high[i])
+                for known, i in ((self, slice(None)), (main, of))
+            ]
+            far = np.abs(rest) * (self.far + main.far[of])
+            reach = 4.0 * np.abs(rest) * self.rows.reach_of(self.ranges.reach[None, :])
+            more, whole = more + paid[0] - paid[1] + reach, whole + 2.0 * far + reach
+        return weight * more, weight * whole
 
     def lines(
         self,
@@ -221,13 +241,14 @@ class Known:
         *,
         whole: bool = True,
         rooms: Rooms | None = None,
+        rest: Array | None = None,
     ) -> tuple[Lines, tuple[Array, Array]]:
         """For every row an affine function of `θ` above its share of (1); and what the blocks of a table add to them, with the
-        sum of absolute values behind that."""
+        sum of absolute values behind that. `λ = κω + rest`; `plus` is added to it before `x·θ` alone."""
         rows, z, loss = self.rows, self.ranges, self.loss
         hat = self.worst(rho, rooms)
-        omega = _dot(hat, u)
-        both = kappa * omega + plus
+        omega = dot(hat, u)
+        both = kappa * omega + plus if rest is None else kappa * omega + plus + rest
         middle, radius = self._moved(u, both, rooms)
         noise, spread, shared = np.zeros(omega.shape), np.zeros(len(u)), np.zeros(len(u))
         for block in () if table is None else table.blocks:
@@ -236,11 +257,9 @@ class Known:
             spread = spread + block.block.support(g)[1] + more @ largest
             far = self.size[:, None] * np.abs(u)[:, None, :] + np.abs(both)[..., None] * z.reach
             shared = shared + 3.0 * _through(abs(block.linear), weight * far, 0.0 * far)[0] @ largest
-        for piece in rows.pieces:
-            g, more = _through(piece.linear, middle, radius)
-            top = piece.segments.ends(g)[1]
-            rest = np.add.reduceat(more * piece.segments.magnitude(), piece.segments.starts, axis=1)
-            np.add.at(noise.T, piece.segments.rows, (top + rest).T)
+        for piece, at in zip(rows.pieces, rho[self.first_piece :], strict=True):
+            far = beyond(piece.segments, *_through(piece.linear, middle, radius), at)
+            np.add.at(noise.T, piece.segments.rows, far.T)
         noise += np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0], rooms))
         if rows.j is not None:
             noise += _gap(*self._directed(u, both), rho[1]).sum(axis=-1)
@@ -248,27 +267,34 @@ class Known:
         y = np.where(up, self.ends[0], loss.mirrored(self.ends[1]))
         low, high = np.where(up, self.low, -self.high), np.where(up, self.high, -self.low)
         const = rows.w * (noise + np.abs(omega) * loss.highest(y, low, high, kappa))
+        if rest is not None:
+            const = const + rows.w * np.maximum(-rest * self.low, -rest * self.high)
         lam = rows.w * both
         coef = lam[..., None] * hat if whole else np.zeros((0,))
         steep = np.abs(lam) @ self.largest
         size_u = np.abs(u) @ np.abs(rows.x).T + rows.reach_of(np.abs(u))
         width = rows.reach_of(z.reach[None, :])
-        size = rows.w * (3.0 * size_u * (self.size + np.abs(kappa) * self.far) + 2.0 * np.abs(both) * width)
-        return Lines(const, coef, size, lam, _sum(lam, hat), steep), (spread, shared)
+        size = rows.w * (3.0 * size_u * (self.size + np.abs(kappa) * self.far) + 4.0 * np.abs(both) * width)
+        if rest is not None:
+            size = size + 2.0 * rows.w * np.abs(rest) * (self.far + self.largest @ z.reach)
+        return Lines(const, coef, size, lam, summed(lam, hat), steep), (spread, shared)
 
     @cached_property
     def largest(self) -> Array:
         """At least `|x̂_ij|`."""
         rows = self.rows
-        return np.asarray(np.abs(rows.x) + rows.r + (0.0 if rows.j is None else np.abs(rows.j).sum(axis=1)))
+        far = np.abs(rows.x) + rows.r + (0.0 if rows.j is None else np.abs(rows.j).sum(axis=1))
+        for piece in rows.pieces:
+            far = far + np.asarray(abs(piece.linear) @ piece.segments.magnitude()).reshape(far.shape)
+        return np.asarray(far)
 
 
-def _dot(hat: Array, v: Array) -> Array:
+def dot(hat: Array, v: Array) -> Array:
     """`x̂_i·v`, for every query and row."""
     return np.asarray(np.matmul(hat, v[:, :, None])[..., 0])
 
 
-def _sum(weight: Array, hat: Array) -> Array:
+def summed(weight: Array, hat: Array) -> Array:
     """`Σ_i weight_i x̂_i`, for every query."""
     return np.asarray(np.matmul(weight[:, None, :], hat)[:, 0, :])
 

@@ -22,7 +22,7 @@ from mibp_cert.fitted.engine import DualEngine, FittedSet
 from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.linear import Relaxation
 from mibp_cert.fitted.model import FitStep
-from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.problem import Problem
 from mibp_cert.fitted.table import Array
 from mibp_cert.sets import ThreatSet
 from mibp_cert.solvers import solver_named

@@ -26,7 +26,7 @@ from mibp_cert.fitted.classes import PIN, by_class, in_layout, minimise_classes
 from mibp_cert.fitted.features import Features
 from mibp_cert.fitted.losses import SCORE_LOSSES, ScoreLoss
 from mibp_cert.fitted.minimum import minimise
-from mibp_cert.fitted.ranges import MOST_CELLS
+from mibp_cert.fitted.problem import MOST_CELLS
 from mibp_cert.fitted.table import Array, Index
 from mibp_cert.graph import GraphBuilder, evaluate
 from mibp_cert.nets import Linear, Network, Plan, Step

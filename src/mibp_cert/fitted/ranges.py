@@ -24,22 +24,17 @@ computed under proven ranges need no strictness. The last resort needs no hypoth
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.fitted.ball import ball
 from mibp_cert.fitted.bounded import Bounded
-from mibp_cert.fitted.dual import Dual
-from mibp_cert.fitted.ellipsoid import Ellipsoids
+from mibp_cert.fitted.dual import Dual, Multipliers
 from mibp_cert.fitted.known import Ranges
-from mibp_cert.fitted.losses import EPS, ScoreLoss
-from mibp_cert.fitted.shared import Shared
-from mibp_cert.fitted.table import Array, Table
-from mibp_cert.fitted.zonotope import Zonotope
+from mibp_cert.fitted.problem import MOST_CELLS, Problem
+from mibp_cert.fitted.table import Array, Index
 
 FIRST = 1.3
 """Multiple of the first-order radii that the hypothesis starts from."""
@@ -55,150 +50,18 @@ FEW = 0.05
 """Share of the ends that may fail for the others to stay where they are."""
 LOST = 1.02
 """Bounds wider than this multiple of the hypothesis, and growing, will not prove themselves."""
+MOST = 3.0
+"""Multiple of the first-order radii beyond which ranges that still fail are not followed any further."""
 LOOSE = 100.0
 """Ranges of scores (the median one) beyond this multiple of the spread of all clean scores say nothing."""
 RESORTS = 12
 """How often ranges from strong convexity are tightened, at most."""
-CUT_CELLS = 4_000_000
-"""Queries times generators, above which no exit is cut."""
 CUT_WORK = 150_000_000
 """The same for all cuts of a proof together: about a minute."""
 HOPE = 1.6
 """Bounds wider than this multiple of the hypothesis (the median one) are beyond what cuts mend."""
-OWN_CELLS = 20_000_000
-"""Rows × rows × parameters up to which every row's score has multipliers of its own."""
-MOST_CELLS = 100_000_000
-"""The same, where shared multipliers prove nothing: some minutes."""
-OWN_TESTS = 200_000_000
-"""Queries × rows × parameters that get multipliers of their own beside many rows."""
-NEAR = 0.25
-"""Lower ends further below 0, relative to the range, are left as they are."""
-AT_ONCE = 100
-"""Queries between two words of how far it is."""
-EXACT_CELLS = 2_000_000_000_000
-"""Queries × rows × columns × parameters whose sums over rows are taken exactly: some minutes."""
-CUTS = 2
-"""How often the ranges are shrunk under the assumption of an exit."""
-
-
-@dataclass(frozen=True, eq=False)
-class Problem(Bounded):
-    """What is bounded: the table, its loss, the computed minimiser `c` of the data as handed in, its tilt, and its scores there:
-    where the proof starts from. (Noise to one side has another middle than these data.)"""
-
-    table: Table
-    loss: ScoreLoss
-    c: Array
-    tau: Array
-    s: Array
-    shared: bool = False
-    """Many rows: scores are bounded by ellipsoids with multipliers that all queries share (`fitted.ellipsoid`)."""
-    told: Callable[[], None] | None = None
-    """Called for every round of bounds."""
-
-    def telling(self, told: Callable[[], None]) -> Self:
-        return replace(self, told=told)
-
-    @property
-    def cells(self) -> int:
-        """Rows × rows × parameters: what multipliers of every row's own cost."""
-        rows = len(self.table.rows) + sum(len(budget.by) for budget in self.table.budgets)
-        return rows * rows * len(self.c)
-
-    @property
-    def cut_cells(self) -> int:
-        """Queries times generators of a cut."""
-        table, p = self.table, len(self.c)
-        others = sum(len(budget.by) for budget in table.budgets)
-        generators = int((table.rows.r > 0).sum()) + len(table.rows) + 2 * p + others * p
-        return 2 * (len(table.rows) + others + p) * generators
-
-    @property
-    def small(self) -> bool:
-        """Whether a cut takes a fraction of a second."""
-        return self.cut_cells <= CUT_CELLS
-
-    def point(self) -> Ranges:
-        """The ranges of `c` alone, on the data as handed in; alternatives with noise of no size are the rows themselves."""
-        by = []
-        for budget in self.table.budgets:
-            itself = budget.scaled & (budget.rows >= 0)
-            by.append((np.where(itself, self.s[np.maximum(budget.rows, 0)], budget.by.x @ self.c),) * 2)
-        return Ranges(self.c, self.c, self.s, self.s, tuple(by))
-
-    def slip(self) -> Array:
-        """How far the scores of `point` may be off by rounding, in the order of `_flat`."""
-        rows = [self.table.rows, *(budget.by for budget in self.table.budgets)]
-        far = [np.abs(part.x) @ np.abs(self.c) + part.reach_of(np.abs(self.c)[None, :])[0] for part in rows]
-        return 8.0 * (len(self.c) + 4) * EPS * np.concatenate([np.zeros(len(self.c)), *far])
-
-    def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
-        """Bounds of all that `ranges` holds, under the hypothesis that it holds."""
-        if self.told is not None:
-            self.told()
-        if self.shared:
-            return Ellipsoids(Shared(self.table, self.loss, ranges, self.tau)).bounds()
-        dual, rows = Dual(self.table, self.loss, ranges, self.tau, rounds), self.table.rows
-        eye, own = np.eye(len(self.c)), np.arange(len(rows), dtype=np.intp)
-        ends = [(-dual.upper(-eye), dual.upper(eye))]
-        ends.append((-dual.upper(-rows.x, own, -1.0), dual.upper(rows.x, own)))
-        for budget in self.table.budgets:
-            more = budget.by.reach_of(ranges.reach[None, :])[0]
-            ends.append((-dual.upper(-budget.by.x) - more, dual.upper(budget.by.x) + more))
-        return Ranges(*ends[0], *ends[1], tuple(ends[2:]))
-
-    def upper(self, ranges: Ranges, a: Array) -> Array:
-        """Upper bounds of `a·θ`, for minimisers in the ranges."""
-        return Dual(self.table, self.loss, ranges, self.tau, 3).upper(a)
-
-    def around(self, ranges: Ranges) -> Zonotope:
-        """The zonotope around all minimisers in the ranges."""
-        return Zonotope(self.table, self.loss, ranges, self.tau)
-
-    def outputs(
-        self,
-        ranges: Ranges,
-        a: Array,
-        base: Array,
-        extra: Array,
-        enough: Callable[[Array], NDArray[np.bool_]] | None,
-        hear: Callable[[int, int], None],
-    ) -> tuple[Array, Array]:
-        """Many rows: ends of `base + a·θ ± extra`. First come ellipsoids, then sums over rows, at last multipliers of the query's
-        own: what is `enough` of the lower end is looked at no longer. `hear(done, total)` counts queries."""
-        shared, n = Shared(self.table, self.loss, ranges, self.tau), len(self.table.rows)
-        low, high = Ellipsoids(shared).ends(a)
-        low, high = base + low - extra, base + high + extra
-        left = np.arange(len(a)) if enough is None else np.flatnonzero(~enough(low))
-        if len(left) * n * shared.kinds * len(self.c) > EXACT_CELLS:
-            left = left[:0]
-        for k in range(0, len(left), AT_ONCE):
-            some = left[k : k + AT_ONCE]
-            below, above = shared.ends(a[some])
-            low[some] = np.maximum(low[some], base[some] + below - extra[some])
-            high[some] = np.minimum(high[some], base[some] + above + extra[some])
-            hear(k + len(some), len(left))
-        if enough is None:
-            return low, high
-        left = np.flatnonzero(~enough(low) & (base + a @ self.c > 0) & (low > -NEAR * (high - low)))
-        left = left[np.argsort(-low[left], kind="stable")][: max(1, OWN_TESTS // (n * len(self.c)))]
-        dual = Dual(self.table, self.loss, ranges, self.tau, 3)
-        for k, i in enumerate(left):
-            own = base[i] - dual.upper(-a[i : i + 1]) - extra[i]
-            low[i] = np.maximum(low[i], own[0])
-            hear(k + 1, len(left))
-        return low, high
-
-    def reaches(self, around: Zonotope, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
-        """May `a·θ` (or the score of row `own`, times `sign`) be `v` or more, for minimisers in the ranges? False is proven."""
-        noise = 0.0 if own < 0 else self.table.reach_of(around.ranges.reach)[own]
-        for _ in range(CUTS):
-            ranges = around.bounds(a, v - noise * (1.0 + 1e-12))
-            if ranges.empty:
-                return False
-            around = self.around(ranges)
-        dual = Dual(self.table, self.loss, ranges, self.tau, 3)
-        return not dual.upper(a[None], np.array([own], dtype=np.intp), sign)[0] < v
+BEST_WORK = 2_000_000_000
+"""Rows × parameters × (parameters + 30) × queries that get the best multipliers in a proof: about a minute."""
 
 
 def _flat(ranges: Ranges) -> tuple[Array, Array]:
@@ -242,6 +105,7 @@ class Search:
         below, above = _flat(problem.bounds(self.start, rounds=1))
         self.least = 1e-9 * (1.0 + np.abs(self.centre)) + problem.slip()
         self.first = self._ends(below, above, 1.0)
+        self.finer = Finer(problem) if isinstance(problem, Problem) and not problem.shared else None
 
     def _ends(self, below: Array, above: Array, factor: float) -> tuple[Array, Array]:
         """Ends around the centre, moved out by the factor; the clean model is strictly inside."""
@@ -251,13 +115,15 @@ class Search:
     def _tried(self, low: Array, high: Array) -> tuple[Ranges, Array, Array, list[NDArray[np.bool_]]]:
         ranges = _like(self.start, low, high)
         below, above = _flat(self.problem.bounds(ranges))
+        if self.finer is not None and np.median((above - below) / (high - low)) < HOPE:
+            below, above = self.finer.ends(ranges, (below, above), [~(below > low), ~(above < high)])
         return ranges, below, above, [~(below > low), ~(above < high)]
 
     def repeated(self, first: float = FIRST) -> tuple[Ranges | None, bool]:
         """The hypothesis is what came out of the last one, a little wider: from below, this finds the smallest ranges that prove
         themselves. Else none, and whether some came close."""
         low, high = self._ends(*self.first, first)
-        before, hope = np.inf, False
+        before, hope, widths = np.inf, False, self.first[1] - self.first[0]
         for _ in range(ATTEMPTS):
             ranges, below, above, fails = self._tried(low, high)
             if not (np.isfinite(below).all() and np.isfinite(above).all()):
@@ -267,7 +133,7 @@ class Search:
                 return ranges, True
             ratio = float(np.median((above - below) / (high - low)))
             hope |= ratio < HOPE
-            if ratio > LOST and ratio > before:
+            if (ratio > LOST and ratio > before) or np.median((high - low) / widths) > MOST:
                 break
             before, most = ratio, count > FEW * 2 * len(low)
             # As long as many fail all move, also inwards; a few stragglers are moved out on their own.
@@ -299,6 +165,40 @@ class Search:
         return None
 
 
+class Finer:
+    """The best multipliers of ends that fail (`fitted.interior`), kept from one hypothesis to the next: with the same
+    multipliers bounds of narrower ranges are narrower, while every new search for some may end elsewhere."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.left = problem, BEST_WORK // problem.best_cells
+        """Queries that there is time for."""
+        self.kept: list[dict[int, tuple[Array, Array, Array]]] = [{}, {}]
+
+    def ends(self, ranges: Ranges, found: tuple[Array, Array], fails: list[NDArray[np.bool_]]) -> tuple[Array, Array]:
+        """The ends, with better ones where some fail."""
+        problem, hypothesis = self.problem, _flat(ranges)
+        dual, (a, own, noise) = Dual(problem.table, problem.loss, ranges, problem.tau), problem.queries(ranges)
+        better = []
+        for kept, sign, ends, wanted, bad in zip(self.kept, (-1.0, 1.0), found, hypothesis, fails, strict=True):
+            ends = ends.copy()
+
+            def improve(i: Index, upper: Array, ends: Array = ends, sign: float = sign) -> None:
+                ends[i] = sign * np.fmin(sign * ends[i], upper + noise[i])
+
+            i = np.array([j for j in np.flatnonzero(bad) if j in kept], dtype=np.intp)
+            if len(i):
+                by = Multipliers(*(np.stack(part) for part in zip(*(kept[j] for j in i.tolist()), strict=True)))
+                improve(i, dual.given(sign * a[i], by, own[i], sign))
+            i = np.flatnonzero(bad & ~(sign * ends < sign * wanted))[: self.left]
+            if len(i):
+                self.left -= len(i)
+                upper, by = dual.best(sign * a[i], own[i], sign)
+                improve(i, upper)
+                kept.update(zip(i.tolist(), zip(by.u, by.lam, by.theta, strict=True), strict=True))
+            better.append(ends)
+        return better[0], better[1]
+
+
 def last_resort(problem: Problem) -> Ranges | None:
     """Ranges from strong convexity, tightened as long as that helps; None if they are too wide to say anything."""
     ranges = ball(problem)
@@ -315,19 +215,12 @@ def last_resort(problem: Problem) -> Ranges | None:
 
 def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> list[NDArray[np.bool_]]:
     """The ends that fail even under the assumption that they are reached."""
-    rows, low_high = problem.table.rows, _flat(ranges)
-    p, n = len(problem.c), len(rows)
-    others = [budget.by for budget in problem.table.budgets]
-    queries = np.concatenate([np.eye(p), rows.x, *(by.x for by in others)])
-    noise = np.concatenate([np.zeros(p + n), *(by.reach_of(ranges.reach[None, :])[0] for by in others)])
-    left, around = [], problem.around(ranges)
-    for bad, sign, ends in zip(fails, (-1.0, 1.0), low_high, strict=True):
+    (queries, own, noise), left, around = problem.queries(ranges), [], problem.around(ranges)
+    for bad, sign, ends in zip(fails, (-1.0, 1.0), _flat(ranges), strict=True):
         still = bad.copy()
         for i in np.flatnonzero(bad):
-            own = int(i) - p if p <= i < p + n else -1
-            still[i] = problem.reaches(
-                around, sign * queries[i], float(sign * ends[i] - noise[i] * (1.0 + 1e-12)), own, sign
-            )
+            v = float(sign * ends[i] - noise[i])
+            still[i] = problem.reaches(around, sign * queries[i], v, int(own[i]), sign)
         left.append(still)
     return left
 

@@ -24,7 +24,7 @@ from mibp_cert.fitted.bounded import Bounded
 from mibp_cert.fitted.classes import Box, by_class, in_layout, pairs_of
 from mibp_cert.fitted.known import Known, Ranges
 from mibp_cert.fitted.losses import EPS
-from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.problem import Problem
 from mibp_cert.fitted.rest import RestKnown
 from mibp_cert.fitted.softmax import ClassDual, ClassKnown
 from mibp_cert.fitted.table import Array, Rows, Table

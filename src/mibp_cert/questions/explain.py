@@ -12,7 +12,7 @@ from mibp_cert.fitted import FitStep, FittedSet
 from mibp_cert.fitted.engine import table_problem
 from mibp_cert.fitted.explain import Clean, Explanation
 from mibp_cert.fitted.explain import explain as parts_of
-from mibp_cert.fitted.ranges import Problem
+from mibp_cert.fitted.problem import Problem
 
 ENDS = ("both", "low", "high")
 

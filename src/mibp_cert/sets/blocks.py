@@ -52,7 +52,7 @@ class Segments:
         return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.intp)
 
     @cached_property
-    def _padded(self) -> tuple[Index, NDArray[np.bool_]]:
+    def padded(self) -> tuple[Index, NDArray[np.bool_]]:
         """Symbol numbers by piece (pieces × largest size), and which of them exist."""
         width = np.arange(int(self.sizes.max(initial=1)))
         exists = width[None, :] < self.sizes[:, None]
@@ -83,7 +83,7 @@ class Segments:
                 return -norm, norm
             case "sparse":
                 low, high = self._single(g)
-                index, exists = self._padded
+                index, exists = self.padded
                 return -self._largest(-low, index, exists), self._largest(high, index, exists)
             case "choice":
                 return self._reduce(np.minimum, g), self._reduce(np.maximum, g)
@@ -108,7 +108,7 @@ class Segments:
         if self.kind == "box":
             return np.where(g > 0, self.low, np.where(g < 0, self.high, 0.0))
         e = np.zeros(self.count)
-        index, exists = self._padded
+        index, exists = self.padded
         by_piece = np.where(exists, g[index], 0.0)
         pieces = np.arange(len(self.sizes))
         if self.kind == "sparse":
