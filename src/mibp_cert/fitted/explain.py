@@ -27,7 +27,7 @@ from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.known import Known, Ranges, _gap, _through
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.ranges import Problem
-from mibp_cert.fitted.table import Array, Budget, Rows
+from mibp_cert.fitted.table import Array, Budget, Index, Rows
 from mibp_cert.sets import Block, Segments, ThreatSet
 
 CELLS = 1_000_000
@@ -74,23 +74,36 @@ class Explanation:
         """The same in other units."""
         return Explanation(*(factor * getattr(self, f.name) for f in fields(self)))
 
+    def among(self, places: Index, count: int) -> Explanation:
+        """The same with as many rows as these: what it tells of are the rows at these places; others cost nothing."""
+
+        def placed(part: Array) -> Array:
+            if part.ndim == 1:
+                return part
+            whole = np.zeros((len(part), count, *part.shape[2:]))
+            whole[:, places] = part
+            return whole
+
+        return Explanation(*(placed(getattr(self, f.name)) for f in fields(self)))
+
 
 class _Recorded(Dual):
     """Bounds that remember the multipliers and the costs behind them."""
 
     def _search(self, *asked: Any) -> Any:
         self.found = super()._search(*asked)
-        self.gains: list[tuple[Budget, Known, Array]] = []
+        self.gains: list[Array] = []
         return self.found
 
     def _largest(self, budget: Budget, gain: Array) -> Array:
-        self.gains.append((budget, self.by[len(self.gains)], gain))
+        self.gains.append(gain)
         return super()._largest(budget, gain)
 
 
 @dataclass(frozen=True, eq=False)
 class Clean:
-    """The rows as handed in: what the model sees of them (with a 1), their targets, and how many columns the table has."""
+    """The rows as handed in: what the model sees of them (with a 1), their targets (of several classes: rows × K), and how many
+    columns the table has."""
 
     x: Array
     y: Array
@@ -100,7 +113,8 @@ class Clean:
     def of(cls, step: FitStep, threat: ThreatSet, frozen: Array) -> Clean:
         x, y = threat.reference
         design, keep = step.design(np.append(frozen, np.zeros(step.fitted)), x), step.counts(y) > 0
-        return cls(design[keep], y[keep, step.column], x.shape[1])
+        target = y[:, : step.head.outputs] if step.several else y[:, step.column]
+        return cls(design[keep], target[keep], x.shape[1])
 
 
 def explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: int = 3) -> Explanation:
@@ -124,9 +138,10 @@ def _explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: i
     at_c = psi[:, None] * u[:, None, :] + lam[..., None] * c  # t⁰
     moved = rows.w[:, None] * (rows.x - clean.x + rows.r * rho[0]) * at_c
     gaps = rows.w[:, None] * rows.r * _gap(*known._moved(u, lam), rho[0])
-    noise, chords, bands = _by_column(known, rows, clean, (u, lam, rho, at_c), (moved, gaps))
+    weight = rows.w[:, None]
+    noise, chords, bands = _by_column(known, weight, clean, (u, lam, rho, at_c), (moved, gaps))
     for linear, symbols in _supports(dual):
-        first, second = _shared(known, linear, symbols, u, lam, clean.columns)
+        first, second = _shared(known, weight, linear, symbols, (u, lam), clean.columns)
         noise, chords = noise + first, chords + second
     # |ω| max ±(ψ − κs): with the targets as handed in, and with all of them.
     own, all_ = (_tops(known, omega, kappa, ends) for ends in ((clean.y, clean.y), known.ends))
@@ -134,7 +149,11 @@ def _explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: i
     g = a + table.alpha * u + ((rows.w * lam)[..., None] * hat).sum(axis=1)
     rest = g @ (ranges.middle - c) + np.abs(g) @ ranges.radius
     gradient = clean.x.T @ (rows.w * psi) + table.alpha * c
-    budgets, new, possible = _replaced(dual, clean.columns)
+    by_column = [
+        _weights(other, u, kappa[:, np.maximum(budget.rows, 0)], clean.columns)
+        for budget, other in zip(table.budgets, dual.by, strict=True)
+    ]
+    budgets, new, possible = _replaced(dual, dual.gains, by_column, (*bands.shape, clean.columns + 1))
     parts = Explanation(
         noise,
         chords,
@@ -150,13 +169,13 @@ def _explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: i
 
 
 def _by_column(
-    known: Known, rows: Rows, clean: Clean, multipliers: tuple[Any, ...], own: tuple[Array, Array]
+    known: Known, weight: Array, clean: Clean, multipliers: tuple[Any, ...], own: tuple[Array, Array]
 ) -> tuple[Array, Array, Array]:
-    """Noise and chords of cells by the columns of the table, and what is the features' own."""
-    (u, lam, rho, at_c), (moved, gaps) = multipliers, own
+    """Noise and chords of cells by the columns of the table, and what is the features' own. `weight`: of rows, where `t` has
+    none."""
+    (u, lam, rho, at_c), (moved, gaps), rows = multipliers, own, known.rows
     if rows.j is None:
-        return moved[..., : clean.columns], gaps[..., : clean.columns], np.zeros(lam.shape)
-    weight = rows.w[:, None]
+        return moved[..., : clean.columns], gaps[..., : clean.columns], np.zeros(at_c.shape[:2])
     first = weight * rho[1] * np.einsum("ndp,qnp->qnd", rows.j, at_c)
     return first, weight * _gap(*known._directed(u, lam), rho[1]), (moved + gaps).sum(axis=2)
 
@@ -176,11 +195,10 @@ def _supports(dual: Dual) -> list[tuple[Any, Segments | Block]]:
 
 
 def _shared(
-    known: Known, linear: Any, symbols: Segments | Block, u: Array, lam: Array, columns: int
+    known: Known, weight: Array, linear: Any, symbols: Segments | Block, of: tuple[Array, Array], columns: int
 ) -> tuple[Array, Array]:
-    """What such noise pays, by cells: for the middle of `t`, and for its radius."""
-    middle, radius = known._moved(u, lam)
-    weight = known.rows.w[:, None]
+    """What such noise pays, by cells: for the middle of `t`, and for its radius; `of`: `u` and `λ`."""
+    middle, radius = known._moved(*of)
     g, more = _through(linear, weight * middle, weight * radius)
     size = symbols.magnitude()
     share = np.abs(g) * size
@@ -194,19 +212,20 @@ def _shared(
         paid = share * (symbols.support(g)[1] / np.where(whole > 0, whole, 1.0))[:, None]
     moves = abs(linear)
     moves = moves.multiply(1.0 / np.maximum(np.asarray(moves.sum(axis=0)).ravel(), 1e-300)).tocsr()
-    cells = [(moves @ part.T).T.reshape(len(u), *known.rows.x.shape) for part in (paid, more * size)]
+    cells = [(moves @ part.T).T.reshape(len(g), *known.rows.x.shape) for part in (paid, more * size)]
     return cells[0][..., :columns], cells[1][..., :columns]
 
 
-def _replaced(dual: _Recorded, columns: int) -> tuple[Array, Array, Array]:
-    """Costs of the rows that budgets replace; what rows cost that were not there; and what each row could cost, by columns."""
-    u, kappa, _, _ = dual.found
-    count = len(dual.table.rows)
-    rows, new, possible = np.zeros((len(u), count)), np.zeros(len(u)), np.zeros((len(u), count, columns + 1))
-    for budget, known, gain in dual.gains:
+def _replaced(
+    dual: Dual, gains: list[Array], by_column: list[Array], shape: tuple[int, ...]
+) -> tuple[Array, Array, Array]:
+    """Costs of the rows that budgets replace; what rows cost that were not there; and what each row could cost, by columns: an
+    array of this shape (queries × rows × columns, and the target). `by_column`: how alternatives share their costs."""
+    rows, new, possible = np.zeros(shape[:2]), np.zeros(shape[0]), np.zeros(shape)
+    for budget, weights, gain in zip(dual.table.budgets, by_column, gains, strict=True):
         total = Dual._largest(dual, budget, gain)
         there = np.flatnonzero(budget.rows >= 0)
-        best = np.zeros((len(u), count))
+        best = np.zeros(shape[:2])
         np.maximum.at(best.T, budget.rows[there], gain[:, there].T)
         # Where rows that were not there cost more, they are the ones that come.
         least = np.sort(best, axis=1)[:, ::-1][:, : budget.most]
@@ -215,28 +234,34 @@ def _replaced(dual: _Recorded, columns: int) -> tuple[Array, Array, Array]:
         if len(there) == len(budget.rows):
             np.put_along_axis(took, chosen, least, axis=1)
         rows, new = rows + took, new + total - took.sum(axis=1)
-        by_column = _weights(known, u, kappa[:, np.maximum(budget.rows, 0)], columns)
-        whole = by_column.sum(axis=2, keepdims=True)
-        share = np.where(whole > 0, by_column / np.where(whole > 0, whole, 1.0), 0.0)
+        whole = weights.sum(axis=2, keepdims=True)
+        share = np.where(whole > 0, weights / np.where(whole > 0, whole, 1.0), 0.0)
         share[..., -1] += whole[..., 0] <= 0
-        np.add.at(possible.transpose(1, 0, 2), budget.rows[there], (share * gain[..., None]).transpose(1, 0, 2)[there])
+        if budget.gone is not None:  # no cell of a row is to blame for its being there
+            share[:, budget.gone] = np.eye(shape[2])[-1]
+        # A row is replaced by one of its alternatives.
+        most = np.where(gain[:, there] >= best[:, budget.rows[there]], gain[:, there], 0.0)
+        costs = (share[:, there] * most[..., None]).transpose(1, 0, 2)
+        np.add.at(possible.transpose(1, 0, 2), budget.rows[there], costs)
     return rows, new, possible
 
 
 def _weights(known: Known, u: Array, kappa: Array, columns: int) -> Array:
     """How much of what an alternative costs is due to which columns, and to its target: about."""
-    rows, loss = known.rows, known.loss
-    omega = u @ rows.x.T
-    middle, radius = known._moved(u, kappa * omega)
-    size = np.abs(middle) + radius
-    cells = rows.r * size
+    loss, omega = known.loss, u @ known.rows.x.T
+    s = 0.5 * (known.low + known.high)
+    target = np.abs(omega) * 0.5 * np.abs(loss.psi(known.ends[0], s) - loss.psi(known.ends[1], s))
+    return np.append(_cells(known.rows, *known._moved(u, kappa * omega))[..., :columns], target[..., None], axis=2)
+
+
+def _cells(rows: Rows, middle: Array, radius: Array) -> Array:
+    """What the noise of each cell may be worth, about, for `t` in `middle ± radius`."""
+    cells = rows.r * (np.abs(middle) + radius)
     if rows.j is not None:
         cells = np.abs(np.einsum("ndp,qnp->qnd", rows.j, middle))
     for piece in rows.pieces:
         g = np.abs(_through(piece.linear, middle, np.zeros_like(middle))[0]) * piece.segments.magnitude()
         moves = abs(piece.linear)
         moves = moves.multiply(1.0 / np.maximum(np.asarray(moves.sum(axis=0)).ravel(), 1e-300)).tocsr()
-        cells = cells + (moves @ g.T).T.reshape(len(u), *rows.x.shape)
-    s = 0.5 * (known.low + known.high)
-    target = np.abs(omega) * 0.5 * np.abs(loss.psi(known.ends[0], s) - loss.psi(known.ends[1], s))
-    return np.concatenate([cells[..., :columns], target[..., None]], axis=2)
+        cells = cells + (moves @ g.T).T.reshape(len(g), *rows.x.shape)
+    return np.asarray(cells)
