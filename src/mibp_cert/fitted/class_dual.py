@@ -137,6 +137,9 @@ class ClassDual(Dual):
                 const = const + np.where(mine, reach[:, None], 0.0)
                 coef = coef + np.where(mine[..., None], a[:, None, :], 0.0)
             gain = np.minimum(gain, const + coef @ box.middle.ravel() + np.abs(coef) @ box.radius.ravel())
+            if budget.scaled:
+                gain, more = self._by_score(budget, known, (lines.lam, new.lam), const, gain)
+                size = size + more
             whole = whole + size.sum(axis=1)
         gain, more = self._or_gone(budget, known, lines, gain)
         whole = whole + more.sum(axis=1)
@@ -144,9 +147,27 @@ class ClassDual(Dual):
         gain = np.where(mine & budget.scaled, 0.0, np.maximum(gain, 0.0))
         return self._largest(budget, gain), whole
 
+    def _by_score(
+        self, budget: Budget, known: ClassKnown, lam: tuple[Array, Array], const: Array, gain: Array
+    ) -> tuple[Array, Array]:
+        """The gain where row and alternative have one middle, by the scores of the latter (`fitted.costs`), and the sum of absolute
+        values behind that; `lam`: of all rows, and of alternatives."""
+        i, box, rows = np.maximum(budget.rows, 0), self.box, self.table.rows
+        same = (budget.rows >= 0) & (budget.by.x == rows.x[i]).all(axis=1)
+        if not same.any():
+            return gain, np.zeros(gain.shape)
+        old, new = lam[0][..., i], lam[1]
+        mine, other = budget.by.reach_of(box.reach) * ROOM, rows.reach_of(box.reach)[:, i] * ROOM
+        noise = ((np.abs(new) + np.abs(new - old)) * mine + np.abs(old) * other).sum(axis=1)
+        near, far = known.falls(old - new)
+        far = far + noise + known.falls(new)[1] + known.falls(old)[1]
+        return np.where(same, np.minimum(gain, const + near + noise), gain), np.where(same, far, 0.0)
+
     def _or_gone(self, budget: Budget, known: ClassKnown, lines: Lines, gain: Array) -> tuple[Array, Array]:
         """The gain where rows may also be gone, and the sum of absolute values behind that. `U = c + Σ_k λ_k x̂·θ_k`, and with the
         scores `z_k = (x + d)·θ_k` of the dirty row, `|x̂·θ_k − z_k| ≤ 2 max|d·θ_k|` (`fitted.costs`)."""
+        if budget.gone is None:
+            return gain, np.zeros(gain.shape)
         box, lam = self.box, lines.lam[..., np.maximum(budget.rows, 0)]
         noise = np.einsum("qkn,kn->qn", np.abs(lam), 2.0 * budget.by.reach_of(box.reach) * ROOM)
         near, far = known.falls(lam)
