@@ -17,7 +17,8 @@ from fits import World, attacked, step_of, table, threats
 from mibp_cert import Dataset, Fitted, LabelFlips, LInf, RandomFeatures, Split, UserError, certify_fit
 from mibp_cert.certify.attack import AttackSettings
 from mibp_cert.data import iris
-from mibp_cert.fitted import engine, softmax
+from mibp_cert.fitted import class_dual, engine, softmax
+from mibp_cert.fitted.class_dual import ClassDual
 from mibp_cert.fitted.classes import (
     Box,
     by_class,
@@ -29,7 +30,7 @@ from mibp_cert.fitted.classes import (
     tilt_classes,
 )
 from mibp_cert.fitted.ranges import prove
-from mibp_cert.fitted.softmax import ClassDual, ClassKnown
+from mibp_cert.fitted.softmax import ClassKnown
 from mibp_cert.threats import Nothing
 
 QUICK = AttackSettings(members=4, points=6, parameters=4, rounds=1)
@@ -365,12 +366,12 @@ def _no_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_short(patch: pytest.MonkeyPatch) -> None:
-    original = softmax.Dual._largest
+    original = class_dual.Dual._largest
 
     def largest(self: Any, budget: Any, gain: Any) -> Any:
         return original(self, engine.replace(budget, most=budget.most - 1), gain)
 
-    patch.setattr(softmax.Dual, "_largest", largest)
+    patch.setattr(class_dual.Dual, "_largest", largest)
 
 
 def _flat_ends(patch: pytest.MonkeyPatch) -> None:
@@ -386,7 +387,7 @@ def _flat_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def _other_penalty(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(softmax, "ridge", lambda alpha, pin, classes: 4.0 * ridge(alpha, pin, classes))
+    patch.setattr(class_dual, "ridge", lambda alpha, pin, classes: 4.0 * ridge(alpha, pin, classes))
 
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {

@@ -124,11 +124,7 @@ MUTANTS: dict[str, Any] = {
     "bands without scores": ("_tops", lambda known, omega, kappa, ends: np.zeros_like(omega)),
     "budgets forgotten": (
         "_replaced",
-        lambda dual, columns: (
-            np.zeros(dual.found[1].shape),
-            np.zeros(len(dual.found[0])),
-            np.zeros((*dual.found[1].shape, columns + 1)),
-        ),
+        lambda dual, gains, by_column, shape: (np.zeros(shape[:2]), np.zeros(shape[0]), np.zeros(shape)),
     ),
 }
 

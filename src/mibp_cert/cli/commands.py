@@ -341,7 +341,7 @@ def write_report(
     from mibp_cert.studies.blame import blame as ask
 
     some_open = run.test is not None and run.reached and not run.test.certified.all()
-    can = run.request.made.keeps_symbols or (run.fitted is not None and run.network.logits == 1)
+    can = run.request.made.keeps_symbols or run.fitted is not None
     if blame is None and can and some_open:
         with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)

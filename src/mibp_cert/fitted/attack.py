@@ -66,7 +66,8 @@ def _adjoint(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: A
 
 
 def _adjoint_of_softmax(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: Array) -> Array:
-    """`δ(a·Θ) = Σ_i w_i Σ_kj δd_ij (ψ_ik u_kj + λ_ik θ_kj)`, `λ_i = J_i ω_i`; a label `l` has its own `w_i (ω_i·p_i − ω_il)`."""
+    """`δ(a·Θ) = Σ_i w_i Σ_kj δd_ij (ψ_ik u_kj + λ_ik θ_kj) + δw_i ψ_i·ω_i`, `λ_i = J_i ω_i`; a label `l` has its own
+    `w_i (ω_i·p_i − ω_il)`."""
     alpha, d = step.model.alpha(step.head.inputs), step.head.inputs
     design, of, weight = step.design(theta, x), step.by_class(theta[..., -step.fitted :]), step.counts(y)
     p = softmax(design @ of.swapaxes(1, 2))
@@ -75,8 +76,13 @@ def _adjoint_of_softmax(step: FitStep, noise: Noise, a: Array, x: Array, y: Arra
     u = -np.linalg.solve(bent, query.reshape(len(a), -1, 1)).reshape(query.shape)
     omega = design @ u.swapaxes(1, 2)
     mean = (p * omega).sum(axis=-1, keepdims=True)
-    cells = step.pull(theta, x, weight[..., None] * ((p - y) @ u + (p * (omega - mean)) @ of)[..., :d])
-    return _of_symbols(noise, cells, step.weights * (mean - omega))
+    psi, count = p - y[..., : of.shape[1]], step.counts(y, whole=True)  # absent rows: as if they were present
+    cells = step.pull(theta, x, count[..., None] * (psi @ u + (p * (omega - mean)) @ of)[..., :d])
+    entries = np.zeros(y.shape)
+    entries[..., : of.shape[1]] = step.weights * (mean - omega)
+    if y.shape[-1] > of.shape[1]:
+        entries[..., of.shape[1]] = count * (psi * omega).sum(axis=-1)
+    return _of_symbols(noise, cells, entries)
 
 
 def _of_symbols(noise: Noise, cells: Array, labels: Array) -> Array:

@@ -46,12 +46,23 @@ def or_gone(budget: Budget, known: Known, lines: Lines, gain: Array, size: Array
     """The gain where a row may also be gone, and the sum of absolute values behind it."""
     if budget.gone is None or not budget.gone.any():
         return gain, size
-    z, i = known.ranges, np.maximum(budget.rows, 0)
-    const, coef, lam = lines.const[:, i], lines.coef[:, i], lines.lam[:, i]
+    z, lam = known.ranges, lines.lam[:, np.maximum(budget.rows, 0)]
     more = 2.0 * budget.by.reach_of(z.reach[None, :])[0] * ROOM
     ends = -lam * (known.low - more), -lam * (known.high + more)
-    box = np.abs(coef) @ z.radius - coef @ z.middle
-    away = np.minimum(np.maximum(*ends), box) - const
+    far = np.abs(lam) * (known.far + more)
+    return with_gone(budget, lines, (z.middle, z.radius, z.reach), (np.maximum(*ends), far), gain, size)
+
+
+def with_gone(
+    budget: Budget, lines: Lines, box: tuple[Array, ...], near: tuple[Array, Array], gain: Array, size: Array
+) -> tuple[Array, Array]:
+    """The same; `box`: middle, radius and reach of the parameters, `near`: the largest `−λ·s` over the scores of dirty rows, and
+    its size."""
+    if budget.gone is None or not budget.gone.any():
+        return gain, size
+    i, (middle, radius, reach) = np.maximum(budget.rows, 0), box
+    const, coef = lines.const[:, i], lines.coef[:, i]
+    away = np.minimum(near[0], np.abs(coef) @ radius - coef @ middle) - const
     may = budget.gone & (budget.rows >= 0)
-    whole = lines.size[:, i] + np.abs(coef) @ z.reach + np.abs(lam) * (known.far + more)
+    whole = lines.size[:, i] + np.abs(coef) @ reach + near[1]
     return np.where(may, np.maximum(gain, away), gain), size + np.where(may, whole, 0.0)

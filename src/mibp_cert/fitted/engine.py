@@ -34,7 +34,7 @@ from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.presence import check_left, counted
 from mibp_cert.fitted.problem import OWN_CELLS, Problem
 from mibp_cert.fitted.ranges import prove
-from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem, check_several, with_classes
+from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem, of_class, with_classes
 from mibp_cert.fitted.table import Rows, Table, table_of
 from mibp_cert.graph import Graph
 from mibp_cert.nets import Layout, Linear, Network, Step
@@ -220,11 +220,14 @@ def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Bounded | Fin
     return finite_problem(step, threat, frozen) or table_problem(step, threat, frozen)
 
 
-def table_problem(step: FitStep, threat: ThreatSet, frozen: Array, column: int | None = None) -> Problem:
-    """The table behind a threat set, the minimiser of its reference, and that one's tilt; `column`: another target."""
-    column = step.column if column is None else column
+def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
+    """The table behind a threat set, the minimiser of its reference, and that one's tilt."""
+    return _one_score(step, threat, frozen, step.column, _table(step, threat, frozen, (step.column,)))
+
+
+def _one_score(step: FitStep, threat: ThreatSet, frozen: Array, column: int, table: Table) -> Problem:
+    """The same for a table with the targets of this column."""
     y, weights, design = threat.reference[1][:, column], *_seen(step, threat, frozen)
-    table = _table(step, threat, frozen, (column,))
     c = minimise(design, y, weights, table.alpha, step.loss)
     tau = tilt(design, y, weights, table.alpha, step.loss, c)
     problem = Problem(table, step.loss, c, tau, (design @ c)[weights > 0])
@@ -234,10 +237,10 @@ def table_problem(step: FitStep, threat: ThreatSet, frozen: Array, column: int |
 def classes_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Bounded:
     """The same for three or more classes: together, or each versus the rest."""
     classes, width, pin = range(step.head.outputs), step.head.inputs, step.model.pin
-    if not step.model.softmax:
-        return OneVersusRest(tuple(table_problem(step, threat, frozen, k) for k in classes), width)
     table = _table(step, threat, frozen, tuple(classes))
-    y, weights, design = threat.reference[1], *_seen(step, threat, frozen)
+    if not step.model.softmax:
+        return OneVersusRest(tuple(_one_score(step, threat, frozen, k, of_class(table, k)) for k in classes), width)
+    y, weights, design = threat.reference[1][:, classes], *_seen(step, threat, frozen)
     c = minimise_classes(design, y, weights, table.alpha, pin)
     tau = tilt_classes(design, y, weights, table.alpha, pin, c)
     return SoftmaxProblem(table, pin, in_layout(c, width), in_layout(tau, width), (design @ c.T)[weights > 0], width)
@@ -256,8 +259,6 @@ def _table(step: FitStep, threat: ThreatSet, frozen: Array, columns: tuple[int, 
     check_left(noise, y, there, keep, threat.clean.classes)
     penalties = alpha if step.body is None else np.zeros(x.shape[1])
     raw = [table_of(noise, column, step.counts(y, whole=True), penalties) for column in columns]
-    if step.several:
-        check_several(raw, step.weights, there)
     table = counted(raw[0] if len(raw) == 1 else with_classes(raw), noise, step.weights, there, keep)
     return table if step.body is None else through(table, step.body, frozen).with_penalties(alpha)
 

@@ -28,7 +28,7 @@ from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.known import Known, Ranges, _gap, _through
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.problem import Problem
-from mibp_cert.fitted.table import Array, Budget, Pieces, Rows, Spread
+from mibp_cert.fitted.table import Array, Budget, Index, Pieces, Rows, Spread, Table
 from mibp_cert.sets import ThreatSet, beyond
 
 CELLS = 1_000_000
@@ -75,23 +75,36 @@ class Explanation:
         """The same in other units."""
         return Explanation(*(factor * getattr(self, f.name) for f in fields(self)))
 
+    def among(self, places: Index, count: int) -> Explanation:
+        """The same with as many rows as these: what it tells of are the rows at these places; others cost nothing."""
+
+        def placed(part: Array) -> Array:
+            if part.ndim == 1:
+                return part
+            whole = np.zeros((len(part), count, *part.shape[2:]))
+            whole[:, places] = part
+            return whole
+
+        return Explanation(*(placed(getattr(self, f.name)) for f in fields(self)))
+
 
 class _Recorded(Dual):
     """Bounds that remember the multipliers and the costs behind them."""
 
     def _search(self, *asked: Any) -> Any:
         self.found = super()._search(*asked)
-        self.gains: list[tuple[Budget, Known, Array]] = []
+        self.gains: list[Array] = []
         return self.found
 
     def _largest(self, budget: Budget, gain: Array) -> Array:
-        self.gains.append((budget, self.by[len(self.gains)], gain))
+        self.gains.append(gain)
         return super()._largest(budget, gain)
 
 
 @dataclass(frozen=True, eq=False)
 class Clean:
-    """The rows as handed in: what the model sees of them (with a 1), their targets, and how many columns the table has."""
+    """The rows as handed in: what the model sees of them (with a 1), their targets (of several classes: rows × K), and how many
+    columns the table has."""
 
     x: Array
     y: Array
@@ -101,7 +114,8 @@ class Clean:
     def of(cls, step: FitStep, threat: ThreatSet, frozen: Array) -> Clean:
         x, y = threat.reference
         design, keep = step.design(np.append(frozen, np.zeros(step.fitted)), x), step.counts(y) > 0
-        return cls(design[keep], y[keep, step.column], x.shape[1])
+        target = y[:, : step.head.outputs] if step.several else y[:, step.column]
+        return cls(design[keep], target[keep], x.shape[1])
 
 
 def explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: int = 3) -> Explanation:
@@ -125,12 +139,9 @@ def _explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: i
     at_c = psi[:, None] * u[:, None, :] + lam[..., None] * c  # t⁰
     moved = rows.w[:, None] * (rows.x - clean.x + rows.r * rho[0]) * at_c
     gaps = rows.w[:, None] * rows.r * _gap(*known._moved(u, lam), rho[0])
-    noise, chords, bands = _by_column(known, rows, clean, (u, lam, rho, at_c), (moved, gaps))
-    pieces = [
-        _leaned(known, piece, at, (u, lam), at_c)
-        for piece, at in zip(rows.pieces, rho[known.first_piece :], strict=True)
-    ]
-    for first, second in [*pieces, *(_shared(known, spread, u, lam) for spread in table.blocks)]:
+    weight = rows.w[:, None]
+    noise, chords, bands = _by_column(known, weight, clean, (u, lam, rho, at_c), (moved, gaps))
+    for first, second in _supports(known, weight, table, (u, lam, rho), at_c):
         noise, chords = noise + first[..., : clean.columns], chords + second[..., : clean.columns]
     # |ω| max ±(ψ − κs): with the targets as handed in, and with all of them.
     own, all_ = (_tops(known, omega, kappa, ends) for ends in ((clean.y, clean.y), known.ends))
@@ -138,7 +149,11 @@ def _explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: i
     g = a + table.alpha * u + ((rows.w * lam)[..., None] * hat).sum(axis=1)
     rest = g @ (ranges.middle - c) + np.abs(g) @ ranges.radius
     gradient = clean.x.T @ (rows.w * psi) + table.alpha * c
-    budgets, new, possible = _replaced(dual, clean.columns)
+    by_column = [
+        _weights(other, u, kappa[:, np.maximum(budget.rows, 0)], clean.columns)
+        for budget, other in zip(table.budgets, dual.by, strict=True)
+    ]
+    budgets, new, possible = _replaced(dual, dual.gains, by_column, (*bands.shape, clean.columns + 1))
     parts = Explanation(
         noise,
         chords,
@@ -154,13 +169,13 @@ def _explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: i
 
 
 def _by_column(
-    known: Known, rows: Rows, clean: Clean, multipliers: tuple[Any, ...], own: tuple[Array, Array]
+    known: Known, weight: Array, clean: Clean, multipliers: tuple[Any, ...], own: tuple[Array, Array]
 ) -> tuple[Array, Array, Array]:
-    """Noise and chords of cells by the columns of the table, and what is the features' own."""
-    (u, lam, rho, at_c), (moved, gaps) = multipliers, own
+    """Noise and chords of cells by the columns of the table, and what is the features' own. `weight`: of rows, where `t` has
+    none."""
+    (u, lam, rho, at_c), (moved, gaps), rows = multipliers, own, known.rows
     if rows.j is None:
-        return moved[..., : clean.columns], gaps[..., : clean.columns], np.zeros(lam.shape)
-    weight = rows.w[:, None]
+        return moved[..., : clean.columns], gaps[..., : clean.columns], np.zeros(at_c.shape[:2])
     first = weight * rho[1] * np.einsum("ndp,qnp->qnd", rows.j, at_c)
     return first, weight * _gap(*known._directed(u, lam), rho[1]), (moved + gaps).sum(axis=2)
 
@@ -173,10 +188,22 @@ def _tops(known: Known, omega: Array, kappa: Array, ends: tuple[Array, Array]) -
     return np.asarray(np.abs(omega) * loss.highest(y, low, high, kappa))
 
 
-def _leaned(known: Known, piece: Pieces, at: Array, by: tuple[Array, Array], at_c: Array) -> tuple[Array, Array]:
+def _supports(
+    known: Known, weight: Array | float, table: Table, of: tuple[Any, ...], at_c: Array
+) -> list[tuple[Array, Array]]:
+    """Noise and chords by cells, of noise that is known by support functions; `of`: `u`, `λ` and `ρ`."""
+    u, lam, rho = of
+    pieces = zip(known.rows.pieces, rho[known.first_piece :], strict=True)
+    found = [_leaned(known, weight, piece, at, (u, lam), at_c) for piece, at in pieces]
+    return found + [_shared(known, weight, spread, (u, lam)) for spread in table.blocks]
+
+
+def _leaned(
+    known: Known, weight: Array | float, piece: Pieces, at: Array, of: tuple[Array, Array], at_c: Array
+) -> tuple[Array, Array]:
     """What pieces pay, by cells: for the move to `ε̂`, and for what they reach beyond."""
-    weight, segments = known.rows.w[:, None], piece.segments
-    g, more = _through(piece.linear, *(weight * part for part in known._moved(*by)))
+    segments = piece.segments
+    g, more = _through(piece.linear, *(weight * part for part in known._moved(*of)))
     paid = beyond(segments, g, more, at)
     share = (np.abs(g) + more) * segments.magnitude()
     whole = np.add.reduceat(share, segments.starts, axis=1)
@@ -185,14 +212,14 @@ def _leaned(known: Known, piece: Pieces, at: Array, by: tuple[Array, Array], at_
     return weight * moved * at_c, _by_cells(piece.linear, share, at_c.shape)
 
 
-def _shared(known: Known, spread: Spread, u: Array, lam: Array) -> tuple[Array, Array]:
+def _shared(known: Known, weight: Array | float, spread: Spread, of: tuple[Array, Array]) -> tuple[Array, Array]:
     """What noise of several rows pays, by cells: for the middle of `t`, and for its radius."""
-    weight, size = known.rows.w[:, None], spread.block.magnitude()
-    g, more = _through(spread.linear, *(weight * part for part in known._moved(u, lam)))
+    size = spread.block.magnitude()
+    g, more = _through(spread.linear, *(weight * part for part in known._moved(*of)))
     share = np.abs(g) * size
     whole = share.sum(axis=1)
     paid = share * (spread.block.support(g)[1] / np.where(whole > 0, whole, 1.0))[:, None]
-    shape = (len(u), *known.rows.x.shape)
+    shape = (len(g), *known.rows.x.shape)
     return _by_cells(spread.linear, paid, shape), _by_cells(spread.linear, more * size, shape)
 
 
@@ -203,15 +230,16 @@ def _by_cells(linear: Any, paid: Array, shape: tuple[int, ...]) -> Array:
     return np.asarray((moves @ paid.T).T.reshape(shape))
 
 
-def _replaced(dual: _Recorded, columns: int) -> tuple[Array, Array, Array]:
-    """Costs of the rows that budgets replace; what rows cost that were not there; and what each row could cost, by columns."""
-    u, kappa, _, _ = dual.found
-    count = len(dual.table.rows)
-    rows, new, possible = np.zeros((len(u), count)), np.zeros(len(u)), np.zeros((len(u), count, columns + 1))
-    for budget, known, gain in dual.gains:
+def _replaced(
+    dual: Dual, gains: list[Array], by_column: list[Array], shape: tuple[int, ...]
+) -> tuple[Array, Array, Array]:
+    """Costs of the rows that budgets replace; what rows cost that were not there; and what each row could cost, by columns: an
+    array of this shape (queries × rows × columns, and the target). `by_column`: how alternatives share their costs."""
+    rows, new, possible = np.zeros(shape[:2]), np.zeros(shape[0]), np.zeros(shape)
+    for budget, weights, gain in zip(dual.table.budgets, by_column, gains, strict=True):
         total = Dual._largest(dual, budget, gain)
         there = np.flatnonzero(budget.rows >= 0)
-        best = np.zeros((len(u), count))
+        best = np.zeros(shape[:2])
         np.maximum.at(best.T, budget.rows[there], gain[:, there].T)
         # Where rows that were not there cost more, they are the ones that come.
         least = np.sort(best, axis=1)[:, ::-1][:, : budget.most]
@@ -220,26 +248,32 @@ def _replaced(dual: _Recorded, columns: int) -> tuple[Array, Array, Array]:
         if len(there) == len(budget.rows):
             np.put_along_axis(took, chosen, least, axis=1)
         rows, new = rows + took, new + total - took.sum(axis=1)
-        by_column = _weights(known, u, kappa[:, np.maximum(budget.rows, 0)], columns)
-        whole = by_column.sum(axis=2, keepdims=True)
-        share = np.where(whole > 0, by_column / np.where(whole > 0, whole, 1.0), 0.0)
+        whole = weights.sum(axis=2, keepdims=True)
+        share = np.where(whole > 0, weights / np.where(whole > 0, whole, 1.0), 0.0)
         share[..., -1] += whole[..., 0] <= 0
-        np.add.at(possible.transpose(1, 0, 2), budget.rows[there], (share * gain[..., None]).transpose(1, 0, 2)[there])
+        if budget.gone is not None:  # no cell of a row is to blame for its being there
+            share[:, budget.gone] = np.eye(shape[2])[-1]
+        # A row is replaced by one of its alternatives.
+        most = np.where(gain[:, there] >= best[:, budget.rows[there]], gain[:, there], 0.0)
+        costs = (share[:, there] * most[..., None]).transpose(1, 0, 2)
+        np.add.at(possible.transpose(1, 0, 2), budget.rows[there], costs)
     return rows, new, possible
 
 
 def _weights(known: Known, u: Array, kappa: Array, columns: int) -> Array:
     """How much of what an alternative costs is due to which columns, and to its target: about."""
-    rows, loss = known.rows, known.loss
-    omega = u @ rows.x.T
-    middle, radius = known._moved(u, kappa * omega)
-    size = np.abs(middle) + radius
-    cells = rows.r * size
+    loss, omega = known.loss, u @ known.rows.x.T
+    s = 0.5 * (known.low + known.high)
+    target = np.abs(omega) * 0.5 * np.abs(loss.psi(known.ends[0], s) - loss.psi(known.ends[1], s))
+    return np.append(_cells(known.rows, *known._moved(u, kappa * omega))[..., :columns], target[..., None], axis=2)
+
+
+def _cells(rows: Rows, middle: Array, radius: Array) -> Array:
+    """What the noise of each cell may be worth, about, for `t` in `middle ± radius`."""
+    cells = rows.r * (np.abs(middle) + radius)
     if rows.j is not None:
         cells = np.abs(np.einsum("ndp,qnp->qnd", rows.j, middle))
     for piece in rows.pieces:
         g = np.abs(_through(piece.linear, middle, np.zeros_like(middle))[0]) * piece.segments.magnitude()
-        cells = cells + _by_cells(piece.linear, g, (len(u), *rows.x.shape))
-    s = 0.5 * (known.low + known.high)
-    target = np.abs(omega) * 0.5 * np.abs(loss.psi(known.ends[0], s) - loss.psi(known.ends[1], s))
-    return np.concatenate([cells[..., :columns], target[..., None]], axis=2)
+        cells = cells + _by_cells(piece.linear, g, (len(g), *rows.x.shape))
+    return np.asarray(cells)

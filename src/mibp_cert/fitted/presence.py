@@ -85,18 +85,22 @@ def leaving(block: Budgeted, noise: Noise) -> Index:
 
 
 def _by_label(budget: Budget, weights: Array) -> Budget:
-    """One alternative for every label that a row may have, with that label's weight."""
-    open_ = budget.by.q > 0
+    """One alternative for every label that a row may have, with that label's weight. Targets are those of the second of two
+    classes, or of each of several (rows × K); a label whose target is 0 for certain is none that a row may have."""
+    q, top = budget.by.q, budget.by.y + budget.by.q
+    open_ = q > 0 if q.ndim == 1 else (q > 0).any(axis=1)
     if not open_.any():
         return budget
-    shut, unsure = (np.flatnonzero(some).astype(np.intp) for some in (~open_, open_))
-    parts: list[tuple[Index, int | None]] = [(shut, None), (unsure, 0), (unsure, 1)]
+    may = [open_ & (top[:, k] > 0) if q.ndim > 1 else open_ for k in range(weights.shape[1])]
+    parts: list[tuple[Index, int | None]] = [(np.flatnonzero(~open_).astype(np.intp), None)]
+    parts += [(np.flatnonzero(some).astype(np.intp), label) for label, some in enumerate(may)]
     found = None
     for index, label in parts:
         some = of_rows(budget.by, index)
         if label is not None:
-            y, w = np.full(len(index), float(label)), weights[budget.rows[index], label]
-            some = replace(some, y=y, q=np.zeros(len(index)), w=w)
+            y = np.eye(weights.shape[1])[np.full(len(index), label)]
+            y, w = y if q.ndim > 1 else y[:, 1], weights[budget.rows[index], label]
+            some = replace(some, y=y, q=np.zeros_like(y), w=w)
         found = some if found is None else _joined(found, some)
     assert found is not None
     every = np.concatenate([index for index, _ in parts])

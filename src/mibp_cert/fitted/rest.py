@@ -53,14 +53,23 @@ class RestKnown(ClassKnown):
         ]
         return np.stack(found, axis=1)
 
-    def share(self, omega: Array, p: Array, lam: Array) -> Array:
+    def share(self, omega: Array, p: Array, lam: Array, y: Array | None = None) -> Array:
         total = np.zeros((len(omega), len(self.rows)))
         for k, known in enumerate(self.each):
             up = omega[:, k] >= 0
-            y = np.where(up, known.ends[0], known.loss.mirrored(known.ends[1]))
+            first, last = known.ends if y is None else (y[k], y[k])
+            target = np.where(up, first, known.loss.mirrored(last))
             low, high = np.where(up, known.low, -known.high), np.where(up, known.high, -known.low)
-            total = total + np.abs(omega[:, k]) * known.loss.highest(y, low, high, p[:, k])
+            total = total + np.abs(omega[:, k]) * known.loss.highest(target, low, high, p[:, k])
         return total
+
+    def flat(self, omega: Array) -> Array:
+        nothing = np.zeros(omega.shape)
+        return self.share(omega, nothing, nothing)
+
+    def falls(self, lam: Array) -> tuple[Array, Array]:
+        low, high, far = (np.stack([getattr(known, end) for known in self.each]) for end in ("low", "high", "far"))
+        return np.maximum(-lam * low, -lam * high).sum(axis=-2), (np.abs(lam) * far).sum(axis=-2)
 
     def less(self, u: Array) -> list[Array]:
         return [u]

@@ -17,19 +17,16 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mibp_cert.errors import UserError
 from mibp_cert.fitted.bounded import Bounded
+from mibp_cert.fitted.class_dual import ClassDual
 from mibp_cert.fitted.classes import Box, by_class, in_layout, pairs_of
 from mibp_cert.fitted.known import Known, Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.problem import Problem
 from mibp_cert.fitted.rest import RestKnown
-from mibp_cert.fitted.softmax import ClassDual, ClassKnown
+from mibp_cert.fitted.softmax import ClassKnown
 from mibp_cert.fitted.table import Array, Rows, Table
-
-Mask = NDArray[np.bool_]
 
 
 def with_classes(tables: Sequence[Table]) -> Table:
@@ -45,19 +42,14 @@ def with_classes(tables: Sequence[Table]) -> Table:
     return replace(tables[0], rows=merged([table.rows for table in tables]), budgets=budgets)
 
 
-def check_several(tables: Sequence[Table], weights: Array, there: Mask | None) -> None:
-    """Raise `UserError` for what is known of two classes only; `weights`: of every row, by label."""
-    if there is not None:
-        raise UserError(
-            "Rows that come or go (Removed, Added) are known for fitted models of numbers and of two classes, not of three or "
-            "more: leave these threats out, or join classes."
-        )
-    differ = bool((weights != weights[:, :1]).any())
-    if differ and any(rows.q.any() for t in tables for rows in (t.rows, *(budget.by for budget in t.budgets))):
-        raise UserError(
-            "Wrong labels beside class_weight are known for two classes, not for three or more: leave out class_weight, or the "
-            "doubt about labels."
-        )
+def of_class(table: Table, k: int) -> Table:
+    """The table with the targets of one class alone."""
+
+    def own(rows: Rows) -> Rows:
+        return replace(rows, y=rows.y[:, k], q=rows.q[:, k])
+
+    budgets = tuple(replace(budget, by=own(budget.by)) for budget in table.budgets)
+    return replace(table, rows=own(table.rows), budgets=budgets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +77,12 @@ class SoftmaxProblem(Bounded):
     def _pairs(self) -> Array:
         return pairs_of(self.classes)
 
-    def _by_class(self, flat: Array) -> Array:
+    def by_class(self, flat: Array) -> Array:
+        """From the network's layout to K × P."""
         return by_class(flat, self.classes, self.width)
 
     def point(self) -> Ranges:
-        by, c = [], self._by_class(self.c)
+        by, c = [], self.by_class(self.c)
         for budget in self.table.budgets:
             itself = (budget.scaled & (budget.rows >= 0))[:, None]
             s = np.where(itself, self.s[np.maximum(budget.rows, 0)], budget.by.x @ c.T)
@@ -98,15 +91,15 @@ class SoftmaxProblem(Bounded):
         return Ranges(self.c, self.c, s, s, tuple(by))
 
     def slip(self) -> Array:
-        rows, c = [self.table.rows, *(budget.by for budget in self.table.budgets)], np.abs(self._by_class(self.c))
+        rows, c = [self.table.rows, *(budget.by for budget in self.table.budgets)], np.abs(self.by_class(self.c))
         far = [((np.abs(part.x) @ c.T + part.reach_of(c).T) @ np.abs(self._pairs).T).ravel() for part in rows]
         return np.asarray(8.0 * (c.shape[1] + 8) * EPS * np.concatenate([np.zeros(len(self.c)), *far]))
 
-    def _dual(self, ranges: Ranges, rounds: int) -> ClassDual:
-        box = Box(*(self._by_class(part) for part in (ranges.middle, ranges.radius, ranges.reach)))
+    def _dual(self, ranges: Ranges, rounds: int = 3, kind: type[ClassDual] = ClassDual) -> ClassDual:
+        box = Box(*(self.by_class(part) for part in (ranges.middle, ranges.radius, ranges.reach)))
         known = ClassKnown(self.table.rows, ranges.s_low, ranges.s_high, box)
         others = [ClassKnown(b.by, *ends, box) for b, ends in zip(self.table.budgets, ranges.by, strict=True)]
-        return ClassDual(self.table, self.pin, box, self._by_class(self.tau).ravel(), known, others, rounds)
+        return kind(self.table, self.pin, box, self.by_class(self.tau).ravel(), known, others, rounds)
 
     def _asked(self, x: Array) -> Array:
         """Queries for the differences of all scores of these rows, (rows · pairs × KP)."""
@@ -134,7 +127,7 @@ class SoftmaxProblem(Bounded):
         return Ranges(*ends[0], *ends[1], tuple(ends[2:]))
 
     def upper(self, ranges: Ranges, a: Array) -> Array:
-        return self._dual(ranges, 3).upper(self._by_class(a).reshape(len(a), -1))
+        return self._dual(ranges).upper(self.by_class(a).reshape(len(a), -1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +136,10 @@ class OneVersusRest(Bounded):
 
     each: tuple[Problem, ...]
     width: int
+
+    def by_class(self, flat: Array) -> Array:
+        """From the network's layout to K × P."""
+        return by_class(flat, len(self.each), self.width)
 
     def telling(self, told: Callable[[], None]) -> Self:
         return replace(self, each=tuple(problem.telling(told) for problem in self.each))
@@ -166,7 +163,7 @@ class OneVersusRest(Bounded):
 
     def split(self, ranges: Ranges) -> Sequence[Ranges]:
         k = len(self.each)
-        low, high = (by_class(end, k, self.width) for end in (ranges.low, ranges.high))
+        low, high = (self.by_class(end) for end in (ranges.low, ranges.high))
         s_low, s_high = np.split(ranges.s_low, k), np.split(ranges.s_high, k)
         budgets = len(ranges.by) // k
         by = [ranges.by[i * budgets : (i + 1) * budgets] for i in range(k)]
@@ -182,30 +179,30 @@ class OneVersusRest(Bounded):
         pairs = zip(self.each, self.split(ranges), strict=True)
         return self.joined([problem.bounds(own, rounds) for problem, own in pairs])
 
-    def _dual(self, ranges: Ranges) -> ClassDual:
+    def _dual(self, ranges: Ranges, rounds: int = 3, kind: type[ClassDual] = ClassDual) -> ClassDual:
         """All classes at once."""
         table, parts = with_classes([problem.table for problem in self.each]), self.split(ranges)
-        box = Box(*(by_class(part, len(parts), self.width) for part in (ranges.middle, ranges.radius, ranges.reach)))
+        box = Box(*(self.by_class(part) for part in (ranges.middle, ranges.radius, ranges.reach)))
         pairs = list(zip(self.each, parts, strict=True))
         known = [Known(one.loss, one.table.rows, z.s_low, z.s_high, z) for one, z in pairs]
         others = [
             RestKnown(budget.by, [Known(one.loss, one.table.budgets[b].by, *z.by[b], z) for one, z in pairs], box)
             for b, budget in enumerate(table.budgets)
         ]
-        tau = by_class(self.tau, len(parts), self.width).ravel()
-        return ClassDual(table, 0.0, box, tau, RestKnown(table.rows, known, box), others, 3)
+        tau = self.by_class(self.tau).ravel()
+        return kind(table, 0.0, box, tau, RestKnown(table.rows, known, box), others, rounds)
 
     def upper(self, ranges: Ranges, a: Array) -> Array:
-        apart, queries = self._apart(ranges, a), by_class(a, len(self.each), self.width)
+        apart, queries = self._apart(ranges, a), self.by_class(a)
         several = np.flatnonzero(queries.any(axis=2).sum(axis=1) > 1)
-        together = self._dual(ranges).upper(queries[several].reshape(len(several), -1))
+        together = self._dual(ranges).upper(queries[several].reshape(len(several), a.shape[1]))
         apart[several] = np.fmin(apart[several], together)
         return apart
 
     def _apart(self, ranges: Ranges, a: Array) -> Array:
         """The sum of the bounds of the classes' own problems."""
         total, size = np.zeros(len(a)), np.zeros(len(a))
-        queries = np.moveaxis(by_class(a, len(self.each), self.width), 1, 0)
+        queries = np.moveaxis(self.by_class(a), 1, 0)
         for problem, own, part in zip(self.each, self.split(ranges), queries, strict=True):
             asked = np.flatnonzero(part.any(axis=1))
             found = problem.upper(own, part[asked])

@@ -30,15 +30,13 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from mibp_cert.fitted.classes import Box, curvature, pairs_of, ridge, softmax
-from mibp_cert.fitted.dual import Dual
-from mibp_cert.fitted.known import Known, Lines, Rooms, _gap, _through, solve
+from mibp_cert.fitted.classes import Box, curvature, softmax
+from mibp_cert.fitted.known import Known, Lines, Rooms, _gap, _through
 from mibp_cert.fitted.losses import EPS
-from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
+from mibp_cert.fitted.table import Array, Rows, Table
+from mibp_cert.sets import beyond
 
 STARTS = (0.5, 0.0, 1.0)
 """How far from the middle of the ranges to the scores of the worst model `z⁰` may lie; the first where time matters more."""
@@ -55,6 +53,7 @@ class ClassKnown(Known):
         """Largest `z_k − z_l`."""
         top[first, second] = high.reshape(len(rows), -1).T
         top[second, first] = -low.reshape(len(rows), -1).T
+        self.top = top
         self.middle = 0.5 * (top - top.swapaxes(0, 1)).mean(axis=1)
         """Scores in the middle; their sum is 0."""
         widest = np.abs(top).max(axis=(0, 1))
@@ -101,9 +100,19 @@ class ClassKnown(Known):
         best = np.argmin(values, axis=0)[..., None, :]
         return np.asarray(np.choose(best, points))
 
-    def share(self, omega: Array, p: Array, lam: Array) -> Array:
-        """Upper bound of `ω·ψ − λ·s` over scores and labels."""
-        return self.band(omega, p, lam) + self.labels(omega)
+    def share(self, omega: Array, p: Array, lam: Array, y: Array | None = None) -> Array:
+        """Upper bound of `ω·ψ − λ·s` over scores and labels; `y`: these labels alone."""
+        return self.band(omega, p, lam) + (self.labels(omega) if y is None else -(y * omega).sum(axis=-2))
+
+    def flat(self, omega: Array) -> Array:
+        """The same for `λ = 0`."""
+        return _highest(omega, *self.p) + self.labels(omega)
+
+    def falls(self, lam: Array) -> tuple[Array, Array]:
+        """Largest `−λ·s` over the scores, which is `−Σ_k λ_k (s_k − s_l)` for every class `l`, as `Σ_k λ_k = 0`; and its size."""
+        up, down = np.maximum(lam, 0.0), np.maximum(-lam, 0.0)
+        sums = np.einsum("qkn,lkn->lqn", up, self.top) + np.einsum("qkn,kln->lqn", down, self.top)
+        return np.asarray(sums.min(axis=0)), np.abs(lam).sum(axis=-2) * self.far
 
     def less(self, u: Array) -> list[Array]:
         """`u` (queries × K × …) less a constant for all classes, in some ways."""
@@ -144,14 +153,7 @@ class ClassKnown(Known):
 
     def labels(self, omega: Array) -> Array:
         """Largest `−ω·y`."""
-        total = -(self.y[0] * omega).sum(axis=-2)
-        if not self.rows.q.any():
-            return np.asarray(total)
-        order = np.argsort(omega, axis=-2)
-        room = np.take_along_axis(np.broadcast_to(self.y[1] - self.y[0], omega.shape), order, axis=-2)
-        left = np.maximum(1.0 - self.y[0].sum(axis=0), 0.0)
-        taken = np.clip(left - (np.cumsum(room, axis=-2) - room), 0.0, room)
-        return np.asarray(total - (taken * np.take_along_axis(omega, order, axis=-2)).sum(axis=-2))
+        return _highest(-omega, *self.y) if self.rows.q.any() else np.asarray(-(self.y[0] * omega).sum(axis=-2))
 
     def _moved(self, u: Array, lam: Array, rooms: Rooms | None = None) -> tuple[Array, Array]:
         """Middle and radius of `t_ij`, weights included."""
@@ -171,28 +173,27 @@ class ClassKnown(Known):
         )
 
     def class_lines(
-        self, u: Array, p: Array, rho: tuple[Array, ...], plus: Array, table: Table | None
+        self, u: Array, p: Array | None, rho: tuple[Array, ...], plus: Array, table: Table | None
     ) -> tuple[Lines, tuple[Array, Array]]:
         """For every row an affine function of `Θ` (flat) above its share; and what the blocks of a table add to them, with the
-        sum of absolute values behind that."""
+        sum of absolute values behind that. Without `p⁰`, `λ = 0`."""
         rows, hat = self.rows, self.worst(rho)
         omega = u @ hat.swapaxes(1, 2)
-        lam = self.multipliers(omega, p)
+        lam = np.zeros(omega.shape) if p is None else self.multipliers(omega, p)
         both = rows.w * lam + plus
         middle, radius = self._moved(u, both)
         noise = np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0]))
         if rows.j is not None:
             noise = noise + _gap(*self._directed(u, both), rho[1]).sum(axis=-1)
-        for piece in rows.pieces:
-            g, more = _through(piece.linear, middle, radius)
-            top = piece.segments.ends(g)[1]
-            rest = np.add.reduceat(more * piece.segments.magnitude(), piece.segments.starts, axis=1)
-            np.add.at(noise.T, piece.segments.rows, (top + rest).T)
-        const = noise + rows.w * self.share(omega, p, lam)
+        for piece, at in zip(rows.pieces, rho[self.first_piece :], strict=True):
+            np.add.at(
+                noise.T, piece.segments.rows, beyond(piece.segments, *_through(piece.linear, middle, radius), at).T
+            )
+        const = noise + rows.w * (self.flat(omega) if p is None else self.share(omega, p, lam))
         coef = (both.swapaxes(1, 2)[..., None] * hat[:, :, None, :]).reshape(*const.shape, -1)
         whole = np.abs(u).sum(axis=1)
         size = 6.0 * rows.w * (whole @ np.abs(rows.x).T + rows.reach_of(whole)) * self.far
-        size = size + 2.0 * np.einsum("qkn,kn->qn", np.abs(both), rows.reach_of(self.box.reach))
+        size = size + 4.0 * np.einsum("qkn,kn->qn", np.abs(both), rows.reach_of(self.box.reach))
         spread, shared = np.zeros(len(u)), np.zeros(len(u))
         most = np.abs(self.psi_middle) + self.psi_radius
         for block in () if table is None else table.blocks:
@@ -202,6 +203,15 @@ class ClassKnown(Known):
             far = most.T @ np.abs(u) + np.abs(both).swapaxes(1, 2) @ self.box.reach
             shared = shared + 3.0 * _through(abs(block.linear), far, 0.0 * far)[0] @ largest
         return Lines(const, coef, size, both), (spread, shared)
+
+
+def _highest(omega: Array, low: Array, high: Array) -> Array:
+    """Largest `ω·p` over `{low ≤ p ≤ high, Σ_k p_k = 1}`: the largest `ω_k` first."""
+    order = np.argsort(-omega, axis=-2)
+    room = np.take_along_axis(np.broadcast_to(high - low, omega.shape), order, axis=-2)
+    left = np.maximum(1.0 - low.sum(axis=0), 0.0)
+    taken = np.clip(left - (np.cumsum(room, axis=-2) - room), 0.0, room)
+    return np.asarray((low * omega).sum(axis=-2) + (taken * np.take_along_axis(omega, order, axis=-2)).sum(axis=-2))
 
 
 def _log_sum(t: Array) -> Array:
@@ -219,131 +229,3 @@ def _separate(omega: Array, lam: Array, c: Array, ends: list[tuple[Array, Array]
     log_at = np.clip(np.log(np.maximum(at, 1e-300)), ends[0][1], ends[1][1])
     best = np.where(inner, np.maximum(best, rise * np.exp(log_at) - lam * log_at), best)
     return np.asarray(c + best.sum(axis=-2))
-
-
-class ClassDual(Dual):
-    """Bounds of queries (K × P) under the hypothesis that parameters and differences of scores lie in the ranges. `own` counts
-    differences of scores: row times pairs, plus the pair."""
-
-    def __init__(
-        self,
-        table: Table,
-        pin: float,
-        box: Box,
-        tau: Array,
-        known: ClassKnown,
-        others: Sequence[ClassKnown],
-        rounds: int,
-    ) -> None:
-        self.table, self.tau, self.rounds, self.box, self.all, self.others = table, tau, rounds, box, known, others
-        self.classes, self.pairs = len(box.middle), pairs_of(len(box.middle))
-        self.fixed = ridge(table.alpha, pin, self.classes)
-
-    def _upper(self, a: Array, own: Index, sign: float) -> Array:
-        rows, box = self.table.rows, self.box
-        mine = np.flatnonzero(own >= 0)
-        pair = sign * self.pairs[own % len(self.pairs)]
-        row = np.where(own >= 0, own // len(self.pairs), -1)
-        plus = np.zeros((len(a), self.classes, len(rows)))
-        plus[mine, :, row[mine]] = pair[mine]
-        u, p, rho, theta = self._find(a, row, pair, plus)
-        lines, (spread, shared) = self.all.class_lines(u, p, rho, plus, self.table)
-        given, flat = np.where((own >= 0)[:, None], 0.0, a), u.reshape(len(a), -1)
-        g = given + flat @ self.fixed + lines.coef.sum(axis=1)
-        parts = np.abs(given) + np.abs(flat) @ self.fixed + np.abs(lines.coef).sum(axis=1)
-        tilt = np.abs(flat) @ self.tau
-        total = lines.const.sum(axis=1) + spread + tilt + g @ box.middle.ravel() + np.abs(g) @ box.radius.ravel()
-        size = lines.size.sum(axis=1) + shared + tilt + parts @ box.reach.ravel()
-        for budget, known in zip(self.table.budgets, self.others, strict=True):
-            cost, more = self._replaced(budget, known, u, p, theta, lines, row, a)
-            total, size = total + cost, size + more
-        count = (len(rows) + 16) * (a.shape[1] + 16)
-        return np.asarray(total + 4.0 * count * EPS * size)
-
-    def _find(self, a: Array, row: Index, pair: Array, plus: Array) -> tuple[Array, Array, tuple[Array, ...], Array]:
-        """Multipliers `u`, `p⁰`, slopes `ρ` and the worst model: nothing here must be exact."""
-        known, rows, box = self.all, self.table.rows, self.box
-        shape = (len(a), *box.middle.shape)
-        low, high = box.middle - box.radius, box.middle + box.radius
-        theta = np.broadcast_to(box.middle, shape)
-        u = -solve(known.curvature(known.start(), rows.x) + self.fixed, a.T).T.reshape(shape)
-        p = np.broadcast_to(known.start(), (len(a), self.classes, len(rows)))
-        rho = known.slopes(u, rows.w * known.multipliers(u @ rows.x.T, p) + plus)
-        # Budgets make ranges wide, and few queries are worth the time: then the choice matters.
-        last = self.rounds - 1 if self.table.budgets or self.rounds > 2 else -1
-        for count in range(self.rounds):
-            hat = known.worst(rho)
-            wrong, y = self._wrong(u, hat)
-            p, psi = known.at(theta @ hat.swapaxes(1, 2), y)
-            psi = psi if wrong is hat else known.at(theta @ wrong.swapaxes(1, 2), y)[1]
-            gradient = ((rows.w * psi) @ wrong).reshape(a.shape) + theta.reshape(a.shape) @ self.fixed
-            both = np.stack([_asked(a, row, pair, hat), gradient], axis=-1)
-            both = solve(known.curvature(p, hat) + self.fixed, both)
-            u, theta = -both[..., 0].reshape(shape), np.clip(theta - both[..., 1].reshape(shape), low, high)
-            omega, s = u @ hat.swapaxes(1, 2), theta @ hat.swapaxes(1, 2)
-            p = known.points(omega, s, STARTS if count == last else STARTS[:1])
-            rho = known.slopes(u, rows.w * known.multipliers(omega, p) + plus)
-        if not self.rounds:
-            return u, p, rho, theta
-        # For this `p⁰` and these rows, nothing of the affine part is left.
-        hat = known.worst(rho)
-        m = known.curvature(p, hat) + self.fixed
-        return -solve(m, _asked(a, row, pair, hat)[..., None]).reshape(shape), p, rho, theta
-
-    def _wrong(self, u: Array, hat: Array) -> tuple[Array, Array]:
-        """The rows at their worst, and their labels (queries × K × rows), after the changes by which budgets gain most, about."""
-        y = np.repeat(self.table.rows.y.T[None], len(u), axis=0)
-        for budget, known in zip(self.table.budgets, self.others, strict=True):
-            by, old = budget.by, np.maximum(budget.rows, 0)
-            omega = u @ by.x.T
-            p = np.broadcast_to(known.start(), omega.shape)
-            moved, _ = known._moved(u, by.w * known.multipliers(omega, p))
-            gain = by.w * (known.labels(omega) + (y[..., old] * omega).sum(axis=1))
-            gain = gain + np.einsum("np,qnp->qn", by.r, np.abs(moved))
-            worst = np.argsort(np.where(budget.rows >= 0, -gain, np.inf), axis=1)[:, : budget.most]
-            line = np.arange(len(u))[:, None]
-            hat = hat.copy()
-            hat[line, old[worst]] = by.x[worst] + by.r[worst] * np.sign(moved[line, worst])
-            if by.q.any():
-                y[line, :, old[worst]] = np.eye(self.classes)[omega.argmin(axis=1)[line, worst]]
-        return hat, y
-
-    def _replaced(
-        self, budget: Budget, known: ClassKnown, u: Array, p: Array, theta: Array, lines: Lines, row: Index, a: Array
-    ) -> tuple[Array, Array]:
-        """What replacing rows adds, and the sum of absolute values behind it."""
-        there, box = budget.rows >= 0, self.box
-        old = budget.rows[there]
-        mine = there & (budget.rows[None, :] == row[:, None])
-        omega = u @ budget.by.x.T
-        starts = [p[..., np.maximum(budget.rows, 0)]]  # the slopes of the row itself
-        if not budget.targets_only:
-            own = known.points(omega, theta @ budget.by.x.T)
-            hat = known.worst(known.slopes(u, budget.by.w * known.multipliers(omega, own))).swapaxes(1, 2)
-            omega = u @ hat
-            own = known.points(omega, theta @ hat)
-            starts = [own, np.where(there, starts[0], own)]
-        gain, whole = np.full(mine.shape, np.inf), np.zeros(len(a))
-        for start in starts:
-            rho = known.slopes(u, budget.by.w * known.multipliers(omega, start))
-            new, _ = known.class_lines(u, start, rho, np.zeros(omega.shape), None)
-            const, coef, size = new.const, new.coef, new.size + np.abs(new.coef) @ box.reach.ravel()
-            const[:, there] -= lines.const[:, old]
-            coef[:, there] -= lines.coef[:, old]
-            size[:, there] += lines.size[:, old] + np.abs(lines.coef[:, old]) @ box.reach.ravel()
-            if mine.any() and not budget.scaled:
-                # The row's own score is asked for while another stands in its place.
-                reach = self.table.reach_of(box.reach.sum(axis=0))[np.maximum(row, 0)]
-                const = const + np.where(mine, reach[:, None], 0.0)
-                coef = coef + np.where(mine[..., None], a[:, None, :], 0.0)
-            gain = np.minimum(gain, const + coef @ box.middle.ravel() + np.abs(coef) @ box.radius.ravel())
-            whole = whole + size.sum(axis=1)
-        # With noise that can be scaled down, a row's range is for datasets that leave it alone.
-        gain = np.where(mine & budget.scaled, 0.0, np.maximum(gain, 0.0))
-        return self._largest(budget, gain), whole
-
-
-def _asked(a: Array, row: Index, pair: Array, hat: Array) -> Array:
-    """The queries; those that ask for a difference of scores, with their row as it is at its worst."""
-    own = pair[:, :, None] * hat[np.arange(len(a)), np.maximum(row, 0)][:, None, :]
-    return np.where((row >= 0)[:, None], own.reshape(a.shape), a)

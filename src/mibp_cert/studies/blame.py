@@ -169,7 +169,8 @@ def _fitted_effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp] | None
     place = np.array([columns.index(name) for name in names], dtype=np.intp)
     total = np.zeros((len(train), len(columns) + 1))
     chunk = max(1, CELLS // (len(train) * (len(names) + 1)))
-    for signs in (-1.0, 1.0) if centre is None else (np.where(centre == 1, -1.0, 1.0),):
+    one = run.network.logits == 1  # of several classes, leads are taken apart, and not scores of class 1
+    for signs in (-1.0, 1.0) if centre is None else (np.where(one & (centre == 0), 1.0, -1.0),):
         for k in range(0, len(x), chunk):
             part = explain_ends(run, x[k : k + chunk], np.broadcast_to(signs, len(x))[k : k + chunk])
             cells = (part.noise + part.chords + part.possible[..., :-1]).sum(axis=0)
