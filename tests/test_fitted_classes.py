@@ -353,7 +353,7 @@ def _wrong_sign(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_gap(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(softmax, "_gap", lambda middle, radius, rho: 0.0 * middle)
+    patch.setattr(known, "_gap", lambda middle, radius, rho, rooms=None: 0.0 * middle)
 
 
 def _no_labels(patch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import mibp_cert as mc
 from fits import attacked, step_of, table
 from mibp_cert import Added, Budget, Dataset, Fitted, LabelFlips, LInf, Removed, Shift, Split, column
 from mibp_cert.certify.attack import AttackSettings
-from mibp_cert.fitted import adjoint, presence, ranges
+from mibp_cert.fitted import adjoint, presence
 from mibp_cert.fitted.classes import by_class, in_layout
 
 K = 3
@@ -48,7 +48,7 @@ BY_CLASS = {0: 2.0, 1: 0.5, 2: 1.25}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exits are not cut, and domains are left in few parts."""
-    monkeypatch.setattr(ranges, "CUT_CELLS", 0)
+    monkeypatch.setattr("mibp_cert.fitted.problem.CUT_CELLS", 0)
     monkeypatch.setattr(presence, "MOST_PARTS", 8)
 
 

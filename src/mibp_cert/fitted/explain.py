@@ -137,8 +137,8 @@ def _explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: i
     lam = kappa * omega
     psi = loss.psi(clean.y, problem.s)
     at_c = psi[:, None] * u[:, None, :] + lam[..., None] * c  # t⁰
-    moved = rows.w[:, None] * (rows.x - clean.x + rows.r * rho[0]) * at_c
-    gaps = rows.w[:, None] * rows.r * _gap(*known._moved(u, lam), rho[0])
+    moved, gaps = _cells_of(known, rho, (u, lam), clean, at_c)
+    moved, gaps = rows.w[:, None] * moved, rows.w[:, None] * gaps
     weight = rows.w[:, None]
     noise, chords, bands = _by_column(known, weight, clean, (u, lam, rho, at_c), (moved, gaps))
     for first, second in _supports(known, weight, table, (u, lam, rho), at_c):
@@ -166,6 +166,16 @@ def _explain(problem: Problem, ranges: Ranges, clean: Clean, a: Array, rounds: i
         possible,
     )
     return replace(parts, rounding=bound - a @ c - parts.total)
+
+
+def _cells_of(
+    known: Known, rho: tuple[Array, ...], of: tuple[Array, Array], clean: Clean, at_c: Array
+) -> tuple[Array, Array]:
+    """Noise and chords of the rows' own cells."""
+    moved, gaps, r = np.broadcast_to(known.rows.x - clean.x, at_c.shape).copy(), np.zeros(at_c.shape), known.rows.r
+    moved[:, known.doubt] += r[known.doubt] * rho[0]
+    gaps[:, known.doubt] = r[known.doubt] * _gap(*known._moved(*of, None, known.doubt), rho[0])
+    return moved * at_c, gaps
 
 
 def _by_column(

@@ -29,11 +29,12 @@ from mibp_cert.fitted.explain import (
     Explanation,
     _by_column,
     _cells,
+    _cells_of,
     _replaced,
     _supports,
     explain,
 )
-from mibp_cert.fitted.known import Ranges, _gap
+from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem
 from mibp_cert.fitted.softmax import ClassKnown
 from mibp_cert.fitted.table import Array, Budget
@@ -84,8 +85,7 @@ def _joint(problem: SoftmaxProblem | OneVersusRest, ranges: Ranges, clean: Clean
     both, s = rows.w * lam, c @ clean.x.T
     psi = known.at(s, clean.y.T)[1]
     at_c = (rows.w * psi).T @ u + both.swapaxes(1, 2) @ c  # t⁰, weights included
-    moved = (rows.x - clean.x + rows.r * rho[0]) * at_c
-    gaps, one = rows.r * _gap(*known._moved(u, both), rho[0]), np.ones((len(rows), 1))
+    (moved, gaps), one = _cells_of(known, rho, (u, both), clean, at_c), np.ones((len(rows), 1))
     noise, chords, bands = _by_column(known, one, clean, (u, both, rho, at_c), (moved, gaps))
     for first, second in _supports(known, one, dual.table, (u, both, rho), at_c):
         noise, chords = noise + first[..., : clean.columns], chords + second[..., : clean.columns]

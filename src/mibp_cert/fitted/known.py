@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Index, Rows, Table
-from mibp_cert.sets import beyond, lean
+from mibp_cert.sets import Segments, beyond, lean
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ class Known:
     def part(self, part: slice) -> Known:
         """Some of the rows, which have neither pieces nor blocks."""
         other = copy.copy(self)
-        for name in ("_sides", "largest"):
+        for name in ("_sides", "largest", "doubt"):
             other.__dict__.pop(name, None)
         other.rows = replace(
             self.rows,
@@ -146,12 +147,30 @@ class Known:
             found.append((target, low, touch, line, start))
         return found
 
-    def _moved(self, u: Array, lam: Array, rooms: Rooms | None = None) -> tuple[Array, Array]:
-        """Middle and radius of `t_ij = ψu_j + λ_iθ_j`."""
-        shape, u, lam = (*lam.shape, u.shape[1]), u[:, None, :], lam[..., None]
+    @cached_property
+    def doubt(self) -> Index | slice:
+        """The rows with noise of their own cells, or of pieces; all, where most of them have some."""
+        mask = np.asarray(self.rows.r.any(axis=1))
+        for piece in self.rows.pieces:
+            mask[piece.segments.rows] = True
+        return slice(None) if mask.mean() > 0.5 else np.flatnonzero(mask)
+
+    @cached_property
+    def pieces(self) -> list[tuple[Any, Segments]]:
+        """How symbols move the cells of the rows in doubt (rows · P, flat), and the symbols."""
+        p = self.rows.x.shape[1]
+        cells = np.arange(self.rows.x.size).reshape(-1, p)[self.doubt].ravel()
+        return [(sparse.csr_matrix(piece.linear[cells]), piece.segments) for piece in self.rows.pieces]
+
+    def _moved(
+        self, u: Array, lam: Array, rooms: Rooms | None = None, of: Index | slice = slice(None)
+    ) -> tuple[Array, Array]:
+        """Middle and radius of `t_ij = ψu_j + λ_iθ_j`, for the rows `of`."""
+        u, lam = u[:, None, :], lam[:, of, None]
+        shape = (*lam.shape[:2], u.shape[2])
         room = Rooms() if rooms is None else rooms
-        middle = np.multiply(self.psi_middle[:, None], u, out=room("middle", shape))
-        radius = np.multiply(self.psi_radius[:, None], np.abs(u), out=room("radius", shape))
+        middle = np.multiply(self.psi_middle[of, None], u, out=room("middle", shape))
+        radius = np.multiply(self.psi_radius[of, None], np.abs(u), out=room("radius", shape))
         more = np.multiply(lam, self.ranges.middle, out=room("more", shape))
         np.add(middle, more, out=middle)
         np.add(radius, np.multiply(np.abs(lam), self.ranges.radius, out=more), out=radius)
@@ -170,10 +189,10 @@ class Known:
     def slopes(
         self, u: Array, lam: Array, rooms: Rooms | None = None, before: tuple[Array, ...] = ()
     ) -> tuple[Array, ...]:
-        """`ρ`: the sign where it is known, the chord's slope where it is not; of cells, then of shared directions; then `ε̂` of
-        every kind of pieces (`sets.lean`). Those of `before` are overwritten."""
-        found = [self._moved(u, lam, rooms)] + ([] if self.rows.j is None else [self._directed(u, lam)])
-        pieces = [lean(piece.segments, *_through(piece.linear, *found[0]))[0] for piece in self.rows.pieces]
+        """`ρ`: the sign where it is known, the chord's slope where it is not; of the cells of rows in doubt, then of shared
+        directions; then `ε̂` of every kind of pieces (`sets.lean`). Those of `before` are overwritten."""
+        found = [self._moved(u, lam, rooms, self.doubt)] + ([] if self.rows.j is None else [self._directed(u, lam)])
+        pieces = [lean(segments, *_through(linear, *found[0]))[0] for linear, segments in self.pieces]
         into = before[: len(found)] or (None,) * len(found)
         for _, radius in found:
             np.maximum(radius, 1e-300, out=radius)
@@ -187,10 +206,16 @@ class Known:
 
     def worst(self, rho: tuple[Array, ...], rooms: Rooms | None = None) -> Array:
         """`x̂ = x + r∘ρ`, and what pieces add at `ε̂`."""
-        hat = np.multiply(self.rows.r, rho[0], out=None if rooms is None else rooms("hat", rho[0].shape))
-        np.add(hat, self.rows.x, out=hat)
-        for piece, at in zip(self.rows.pieces, rho[self.first_piece :], strict=True):
-            np.add(hat, (piece.linear @ at.T).T.reshape(hat.shape), out=hat)
+        x, r, shape = self.rows.x, self.rows.r[self.doubt], (len(rho[0]), *self.rows.x.shape)
+        hat = np.empty(shape) if rooms is None else rooms("hat", shape)
+        moved = np.multiply(r, rho[0], out=hat if isinstance(self.doubt, slice) else None)
+        for (linear, _), at in zip(self.pieces, rho[self.first_piece :], strict=True):
+            np.add(moved, (linear @ at.T).T.reshape(moved.shape), out=moved)
+        if isinstance(self.doubt, slice):
+            np.add(hat, x, out=hat)
+        else:
+            hat[...] = x
+            hat[:, self.doubt] += moved
         return hat if self.rows.j is None else hat + np.einsum("qnd,ndp->qnp", rho[1], self.rows.j)
 
     def bent(self, hat: Array, slope: Array, rooms: Rooms) -> Array:
@@ -249,20 +274,14 @@ class Known:
         hat = self.worst(rho, rooms)
         omega = dot(hat, u)
         both = kappa * omega + plus if rest is None else kappa * omega + plus + rest
-        middle, radius = self._moved(u, both, rooms)
         noise, spread, shared = np.zeros(omega.shape), np.zeros(len(u)), np.zeros(len(u))
         for block in () if table is None else table.blocks:
             weight, largest = rows.w[:, None], block.block.magnitude()
-            g, more = _through(block.linear, weight * middle, weight * radius)
+            g, more = _through(block.linear, *(weight * part for part in self._moved(u, both)))
             spread = spread + block.block.support(g)[1] + more @ largest
             far = self.size[:, None] * np.abs(u)[:, None, :] + np.abs(both)[..., None] * z.reach
             shared = shared + 3.0 * _through(abs(block.linear), weight * far, 0.0 * far)[0] @ largest
-        for piece, at in zip(rows.pieces, rho[self.first_piece :], strict=True):
-            far = beyond(piece.segments, *_through(piece.linear, middle, radius), at)
-            np.add.at(noise.T, piece.segments.rows, far.T)
-        noise += np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0], rooms))
-        if rows.j is not None:
-            noise += _gap(*self._directed(u, both), rho[1]).sum(axis=-1)
+        self.reached(noise, u, both, rho, rooms)
         up = omega >= 0
         y = np.where(up, self.ends[0], loss.mirrored(self.ends[1]))
         low, high = np.where(up, self.low, -self.high), np.where(up, self.high, -self.low)
@@ -278,6 +297,15 @@ class Known:
         if rest is not None:
             size = size + 2.0 * rows.w * np.abs(rest) * (self.far + self.largest @ z.reach)
         return Lines(const, coef, size, lam, summed(lam, hat), steep), (spread, shared)
+
+    def reached(self, noise: Array, u: Array, lam: Array, rho: tuple[Array, ...], rooms: Rooms | None = None) -> None:
+        """Adds to `noise` (queries × rows) what each row's own noise reaches beyond `x̂`."""
+        middle, radius = self._moved(u, lam, rooms, self.doubt)
+        for (linear, segments), at in zip(self.pieces, rho[self.first_piece :], strict=True):
+            np.add.at(noise.T, segments.rows, beyond(segments, *_through(linear, middle, radius), at).T)
+        noise[:, self.doubt] += np.einsum("np,qnp->qn", self.rows.r[self.doubt], _gap(middle, radius, rho[0], rooms))
+        if self.rows.j is not None:
+            noise += _gap(*self._directed(u, lam), rho[1]).sum(axis=-1)
 
     @cached_property
     def largest(self) -> Array:

@@ -33,10 +33,9 @@ from __future__ import annotations
 import numpy as np
 
 from mibp_cert.fitted.classes import Box, curvature, softmax
-from mibp_cert.fitted.known import Known, Lines, Rooms, _gap, _through
+from mibp_cert.fitted.known import Known, Lines, Rooms, _through
 from mibp_cert.fitted.losses import EPS
-from mibp_cert.fitted.table import Array, Rows, Table
-from mibp_cert.sets import beyond
+from mibp_cert.fitted.table import Array, Index, Rows, Table
 
 STARTS = (0.5, 0.0, 1.0)
 """How far from the middle of the ranges to the scores of the worst model `z⁰` may lie; the first where time matters more."""
@@ -155,10 +154,13 @@ class ClassKnown(Known):
         """Largest `−ω·y`."""
         return _highest(-omega, *self.y) if self.rows.q.any() else np.asarray(-(self.y[0] * omega).sum(axis=-2))
 
-    def _moved(self, u: Array, lam: Array, rooms: Rooms | None = None) -> tuple[Array, Array]:
+    def _moved(
+        self, u: Array, lam: Array, rooms: Rooms | None = None, of: Index | slice = slice(None)
+    ) -> tuple[Array, Array]:
         """Middle and radius of `t_ij`, weights included."""
-        middle = self.psi_middle.T @ u + lam.swapaxes(1, 2) @ self.box.middle
-        spread = [self.psi_radius.T @ np.abs(part) for part in self.less(u)]  # `min_c Σ_k δψ_k |u_kj − c|`
+        lam = lam[:, :, of]
+        middle = self.psi_middle[:, of].T @ u + lam.swapaxes(1, 2) @ self.box.middle
+        spread = [self.psi_radius[:, of].T @ np.abs(part) for part in self.less(u)]  # `min_c Σ_k δψ_k |u_kj − c|`
         return middle, np.minimum.reduce(spread) + np.abs(lam).swapaxes(1, 2) @ self.box.radius
 
     def _directed(self, u: Array, lam: Array) -> tuple[Array, Array]:
@@ -181,14 +183,8 @@ class ClassKnown(Known):
         omega = u @ hat.swapaxes(1, 2)
         lam = np.zeros(omega.shape) if p is None else self.multipliers(omega, p)
         both = rows.w * lam + plus
-        middle, radius = self._moved(u, both)
-        noise = np.einsum("np,qnp->qn", rows.r, _gap(middle, radius, rho[0]))
-        if rows.j is not None:
-            noise = noise + _gap(*self._directed(u, both), rho[1]).sum(axis=-1)
-        for piece, at in zip(rows.pieces, rho[self.first_piece :], strict=True):
-            np.add.at(
-                noise.T, piece.segments.rows, beyond(piece.segments, *_through(piece.linear, middle, radius), at).T
-            )
+        noise = np.zeros((len(u), len(rows)))
+        self.reached(noise, u, both, rho)
         const = noise + rows.w * (self.flat(omega) if p is None else self.share(omega, p, lam))
         coef = (both.swapaxes(1, 2)[..., None] * hat[:, :, None, :]).reshape(*const.shape, -1)
         whole = np.abs(u).sum(axis=1)
@@ -197,7 +193,7 @@ class ClassKnown(Known):
         spread, shared = np.zeros(len(u)), np.zeros(len(u))
         most = np.abs(self.psi_middle) + self.psi_radius
         for block in () if table is None else table.blocks:
-            g, more = _through(block.linear, middle, radius)
+            g, more = _through(block.linear, *self._moved(u, both))
             largest = block.block.magnitude()
             spread = spread + block.block.support(g)[1] + more @ largest
             far = most.T @ np.abs(u) + np.abs(both).swapaxes(1, 2) @ self.box.reach
