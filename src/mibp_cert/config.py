@@ -19,7 +19,7 @@ import numpy as np
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_accuracies
 from mibp_cert.certify.request import check_memory
-from mibp_cert.data import NAMES, Dataset, Split, Task, load
+from mibp_cert.data import NAMES, Split, Task, load
 from mibp_cert.data.table import Reading, missing_columns, notes, read_table, split_table
 from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings, engine_named
@@ -28,22 +28,14 @@ from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, FitMibpEngine, Fitted,
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
 from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.properties import Questions
-from mibp_cert.threats import Catalogued, nearest, threat_from_json
+from mibp_cert.threats import Catalogued, nearest
+from mibp_cert.threats.short import threat_of
 
 Config = dict[str, dict[str, Any]]
 Settings = TypeVar("Settings")
 
 CLOSE = 0.05
 """How far below the best clean accuracy an epoch may be to be chosen."""
-SHORT = {
-    "flips": ("label-flips", "at_most"),
-    "removed": ("removed", "at_most"),
-    "target_eps": ("target-noise", "eps"),
-    "missing": ("missing", "columns"),
-}
-"""Short keys of the section `threat`, the kind that each stands for, and the entry there."""
-EASY = ("eps", "rows", "any_category", *SHORT)
-"""Keys of the section `threat` that the command line knows; a `kind` says everything else."""
 NETWORK = "network"
 """The model that is trained in steps; all others are fitted."""
 OF_ALL = ("data", "threat", "test_threat", "model", "attack", "questions")
@@ -245,6 +237,11 @@ def job_of(config: Config) -> Job:
         if engine == FitMibpEngine.name:
             options["solver"], kept["solver"] = _typed(SolverSettings, config["solver"]), config["solver"]
         return Job(kept, model.network(data.train), data, threat, model, (engine,), options, questions, tuple(said))
+    if threat.changes_rows():
+        raise UserError(
+            f"A network is trained in batches of fixed rows: {threat.changes_rows()} (--{threat.changes_rows().lower()}) belongs "
+            "to models that are fitted to their minimum; choose --model logistic or ridge."
+        )
     network = network_of(data, **config["network"])
     training = _typed(Training, config["training"])
     options |= {
@@ -312,77 +309,6 @@ def _with_usual(config: Config, data: Split) -> Config:
     if not own and "kind" not in filled["threat"]:
         filled["threat"] = {"eps": 0.01, **filled["threat"]}
     return filled
-
-
-def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = EASY) -> Catalogued:
-    """What a section says: its `kind`, or short keys that stand for several kinds at once: noise of cells and wrong categories
-    (in all rows or in a few), wrong labels, noise of the targets, and values that are missing.
-
-    `eps`: one number for every numeric column, or one for each, in its units or in per cent of the value.
-
-    >>> from mibp_cert import two_moons
-    >>> threat_of({"eps": "0=1,1=5%"}, two_moons(0).train).to_json()["threats"][1]
-    {'kind': 'linf', 'eps': {'1': 0.05}, 'relative': True}
-    """
-    if "kind" in section:
-        return threat_from_json(section)
-    for key in section:
-        if key not in keys:
-            raise UserError(f"[threat] has no key {key!r}; {nearest(key, ['kind', *keys])}")
-    said = {key: value for key, value in section.items() if value not in (None, (), [])}
-    if not said:
-        raise UserError(
-            "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, --removed, or [threat] in a "
-            "configuration."
-        )
-    parts = _noise(said["eps"]) if "eps" in said else []
-    if "any_category" in said:
-        parts.append({"kind": "any-category", "columns": list(said["any_category"])})
-    if "rows" in said:
-        if not parts:
-            raise UserError("--rows limits how many rows are off: say by how much with --eps, or name --any-category.")
-        parts = [{"kind": "budget", "threat": {"kind": "all", "threats": parts}, "rows": said["rows"]}]
-    found = {**said, "missing": _with_gaps(said.get("missing", ()), train)}
-    parts += [{"kind": kind, entry: found[key]} for key, (kind, entry) in SHORT.items() if found.get(key)]
-    if "missing" in said and not parts:
-        raise UserError("No training row has a missing value in the columns named; say what else may be wrong.")
-    return threat_from_json({"kind": "all", "threats": parts})
-
-
-def _noise(eps: str | float | Mapping[str, Any]) -> list[dict[str, Any]]:
-    """`0.1`, `5%`, or `age=1,income=5%`."""
-    if not isinstance(eps, str):
-        return [{"kind": "linf", "eps": eps}]
-    if "=" not in eps:
-        amount, share = _amount(eps)
-        return [{"kind": "linf", "eps": amount, "relative": share}]
-    amounts: dict[bool, dict[str, float]] = {False: {}, True: {}}
-    for part in eps.split(","):
-        name, sign, value = part.rpartition("=")
-        if not sign or not name.strip():
-            raise UserError(f"--eps takes a number, or columns with numbers such as age=1,income=5%; got {eps!r}.")
-        amount, share = _amount(value)
-        amounts[share][name.strip()] = amount
-    return [{"kind": "linf", "eps": found, "relative": share} for share, found in amounts.items() if found]
-
-
-def _amount(text: str) -> tuple[float, bool]:
-    share = text.strip().endswith("%")
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        raise UserError(f"--eps takes numbers such as 0.1 or 5%, got {text!r}.") from None
-    return (value / 100.0, True) if share else (value, False)
-
-
-def _with_gaps(names: Sequence[str], train: Dataset) -> list[str]:
-    """Those of the columns named (or of all) that have missing values."""
-    for name in names:
-        if name != "all":
-            train.column(name)  # refuses a column that does not exist
-    gaps = train.missing
-    known = [c.name for j, c in enumerate(train.columns) if gaps is not None and gaps[:, j].any()]
-    return known if "all" in names else [name for name in names if name in known]
 
 
 def network_of(
