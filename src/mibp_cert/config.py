@@ -40,13 +40,29 @@ NETWORK = "network"
 """The model that is trained in steps; all others are fitted."""
 OF_ALL = ("data", "threat", "test_threat", "model", "attack", "questions")
 """Sections that fitted models know, too; of the others they know only the keys below."""
-OF_FITTED = ("training.seed", "run.engine")
-RENAMED = {"select.rule": "--select", "run.prediction": "--predict", "training.learning_rate": "--lr"}
+OF_FITTED = ("training.seed", "run.engine", "solver.jobs", "solver.parallel")
+OF_FIT_PROGRAMS = ("solver", "gap", "nodes_per_program", "seconds_per_program")
+"""Keys of the section `solver` that the engine `mibp` of fitted models reads."""
+NOT_OF_FITTED = ("attack.tries",)
+"""Keys of the sections above that say nothing of fitted models."""
+RENAMED = {
+    "select.rule": "--select",
+    "run.prediction": "--predict",
+    "training.learning_rate": "--lr",
+    "model.kind": "--model",
+    "data.path": "--data",
+    "data.test": "--test-share",
+    "data.validation": "--validation-share",
+    "test_threat.eps": "--test-eps",
+    "attack.enabled": "--attack",
+}
 """Flags that are not called like their keys."""
 FREE = ("threat", "test_threat")
 """Sections whose keys depend on the kind of threat."""
 IMAGES = "digits"
 """The data set whose rows are images."""
+NPHA = "npha"
+"""The data set that is read from a file."""
 ACTIVATIONS: dict[str, Activation] = {
     "relu": ReLU(),
     "leaky-relu": LeakyReLU(),
@@ -118,10 +134,14 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
             said = {key: value for key, value in values.items() if value is not None}
             config[section] = {**({} if instead else config[section]), **said}
             for key in (f"{section}.{entry}" for entry in said):
-                flag = RENAMED.get(key, f"--{key.partition('.')[2].replace('_', '-')}")
-                named[key] = f"[{section}] {key.partition('.')[2]}" if layer is given else flag
+                named[key] = f"[{section}] {key.partition('.')[2]}" if layer is given else _flag(key)
     _check_model(config, named)
     return config
+
+
+def _flag(key: str) -> str:
+    """What a key is called on the command line."""
+    return RENAMED.get(key, f"--{key.partition('.')[2].replace('_', '-')}")
 
 
 def _check_model(config: Config, named: Mapping[str, str]) -> None:
@@ -139,8 +159,9 @@ def _check_model(config: Config, named: Mapping[str, str]) -> None:
             raise UserError(
                 f"{name} belongs to models that are fitted to their minimum: choose --model logistic or ridge."
             )
-        asked = section == "solver" and engine == FitMibpEngine.name
-        if kind != NETWORK and section not in OF_ALL and key not in OF_FITTED and not asked:
+        asked = engine == FitMibpEngine.name and key in (f"solver.{entry}" for entry in OF_FIT_PROGRAMS)
+        known = (section in OF_ALL or key in OF_FITTED or asked) and key not in NOT_OF_FITTED
+        if kind != NETWORK and not known:
             raise UserError(
                 f"{name} belongs to networks that are trained in steps; the model '{kind}' is fitted to its minimum: leave it "
                 "out."
@@ -225,17 +246,9 @@ def job_of(config: Config) -> Job:
     if questions is not None:
         questions.check(data, test_threat=bool(test))
     if config["model"]["kind"] != NETWORK:
-        model, kept = _fitted(config, data), {name: config[name] for name in OF_ALL}
-        if model.features is None:  # nothing is said of what there is not
-            kept["model"] = {key: value for key, value in config["model"].items() if not key.startswith("feature")}
-        engine = config["run"]["engine"] if config["run"]["engine"] in FITTED else next(iter(FITTED))
-        kept |= {
-            "threat": threat.to_json(),
-            "training": {"seed": config["training"]["seed"]},
-            "run": {"engine": engine},
-        }
-        if engine == FitMibpEngine.name:
-            options["solver"], kept["solver"] = _typed(SolverSettings, config["solver"]), config["solver"]
+        model = _fitted(config, data)
+        kept, engine = _of_fitted(config, model) | {"threat": threat.to_json()}, _fit_engine(config)
+        options["solver"] = _typed(SolverSettings, config["solver"])
         return Job(kept, model.network(data.train), data, threat, model, (engine,), options, questions, tuple(said))
     if threat.changes_rows():
         raise UserError(
@@ -267,6 +280,25 @@ def job_of(config: Config) -> Job:
         )
     effective = {**config, "threat": threat.to_json(), "model": {"kind": NETWORK}}
     return Job(effective, network, data, threat, training, engines, options, questions, tuple(said))
+
+
+def _fit_engine(config: Config) -> str:
+    """The engine of a fitted model: the one asked for, or the first."""
+    said = config["run"]["engine"]
+    return said if said in FITTED else next(iter(FITTED))
+
+
+def _of_fitted(config: Config, model: Fitted) -> Config:
+    """What a configuration says of a fitted model, and nothing of what there is not."""
+    engine = _fit_engine(config)
+    solver = ("jobs", "parallel", *(OF_FIT_PROGRAMS if engine == FitMibpEngine.name else ()))
+    found = {name: dict(config[name]) for name in OF_ALL}
+    found |= {"training": {"seed": config["training"]["seed"]}, "run": {"engine": engine}}
+    found["solver"] = {key: value for key, value in config["solver"].items() if key in solver}
+    found["attack"] = {key: value for key, value in config["attack"].items() if f"attack.{key}" not in NOT_OF_FITTED}
+    if model.features is None:
+        found["model"] = {key: value for key, value in config["model"].items() if not key.startswith("feature")}
+    return found
 
 
 def _fitted(config: Config, data: Split) -> Fitted:
@@ -344,11 +376,25 @@ def _sizes(text: str | Sequence[int]) -> list[int]:
         raise UserError(f"--hidden takes sizes separated by commas, such as 20 or 5,5; got {text!r}.") from None
 
 
+def _check_data(section: Mapping[str, Any]) -> None:
+    """Refuse what would be ignored: a built-in data set is as it is, and only one of them is read from a file."""
+    source = section["source"]
+    for key, default in defaults()["data"].items():
+        said = tuple(section[key]) if isinstance(section[key], list) else section[key]
+        if said == default or key == "source" or (source not in NAMES and key != "path"):
+            continue
+        if key != "path":
+            raise UserError(f"{_flag(f'data.{key}')} belongs to files of your own; leave it out for {source}.")
+        if source != NPHA:
+            raise UserError(f"{_flag('data.path')} belongs to the data set {NPHA}; leave it out for {source}.")
+
+
 def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> tuple[Split, list[str]]:
     """A built-in data set, or the user's own file, split, and what there is to say about it; values that are missing must be
     doubted or gone."""
     if section["source"] is None:
         raise UserError(f"Name a data set ({', '.join(NAMES)}) or a file: mibp-cert certify data.csv --target COLUMN.")
+    _check_data(section)
     if section["source"] in NAMES:
         return load(section["source"], seed, section["path"] and Path(section["path"])), []
     source = Path(section["source"])

@@ -109,8 +109,8 @@ FLAGS = _flags(
     _flag("solver.seconds_per_program", float, "Time limit of one program."),
     _flag("solver.seconds_per_step", float, "Time budget of one step."),
     _flag("attack.enabled", bool, "Train on attack datasets beside the certificate (yes).", name="attack"),
-    _flag("solver.jobs", int, "Worker processes; default one per core."),
-    _flag("solver.parallel", str, "Where programs and sweeps run: local, tcp://host:port (Dask), or ray."),
+    _flag("solver.jobs", int, "Worker processes; default one per core (fitted models: one)."),
+    _flag("solver.parallel", str, "Where programs, bounds and sweeps run: local, tcp://host:port (Dask), or ray."),
 )
 MODEL = _flags(
     _flag(

@@ -38,6 +38,7 @@ from functools import cached_property
 import numpy as np
 
 from mibp_cert.fitted.costs import by_score, or_gone
+from mibp_cert.fitted.crew import in_chunks
 from mibp_cert.fitted.known import Known, Lines, Ranges, Rooms, _dot, _sum, solve
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Budget, Index, Table
@@ -71,8 +72,7 @@ class Dual:
             return np.zeros(0)
         rows = len(self.table.rows) + sum(len(budget.by) for budget in self.table.budgets)
         step = max(1, CELLS // max(1, rows * a.shape[1]))
-        parts = [self._upper(a[i : i + step], own[i : i + step], sign) for i in range(0, len(a), step)]
-        return np.concatenate(parts)
+        return np.concatenate(in_chunks(_chunk, (self, a, own, sign, step), len(a), step, rows * a.size))
 
     def _upper(self, a: Array, own: Index, sign: float) -> Array:
         rows, z, alpha = self.table.rows, self.ranges, self.table.alpha
@@ -190,3 +190,9 @@ class Dual:
             again = np.repeat(best[:, len(rows) :].max(axis=1, keepdims=True), budget.most, axis=1)
             best = np.concatenate([best, again], axis=1)
         return largest_sum(best, budget.most)
+
+
+def _chunk(shared: tuple[Dual, Array, Index, float, int], start: int) -> Array:
+    """Bounds of the queries from `start` on: one step of them."""
+    dual, a, own, sign, step = shared
+    return dual._upper(a[start : start + step], own[start : start + step], sign)
