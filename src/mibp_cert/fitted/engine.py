@@ -214,6 +214,9 @@ class DualEngine(Engine):
 
 def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Bounded | FiniteProblem:
     """Every minimiser where a threat has few members; else the table behind the threat set, and the reference's minimiser."""
+    y, penalties = threat.reference[1], step.model.alpha(step.head.inputs)
+    free, names = bool((penalties == 0.0).any()), threat.clean.classes
+    check_left(threat.noise(), y, threat.clean.there, step.counts(y) > 0, names, free=free)
     if step.several:
         return classes_problem(step, threat, frozen)
     return finite_problem(step, threat, frozen) or table_problem(step, threat, frozen)
@@ -252,7 +255,6 @@ def _table(step: FitStep, threat: ThreatSet, frozen: Array, columns: tuple[int, 
     """The table with these entries of the labels as its target, or targets."""
     (x, y), noise, there = threat.reference, threat.noise(), threat.clean.there
     alpha, keep = step.model.alpha(step.head.inputs), step.counts(y) > 0
-    check_left(noise, y, there, keep, threat.clean.classes)
     penalties = alpha if step.body is None else np.zeros(x.shape[1])
     raw = [table_of(noise, column, step.counts(y, whole=True), penalties) for column in columns]
     if step.several:
