@@ -17,8 +17,8 @@ PAGE = Path(__file__).parent / "cli.md"
 START, STOP = "<!-- keys: start -->", "<!-- keys: stop -->"
 FREE = {
     "threat": (
-        "Either the short keys `eps`, `missing`, `any_category`, `rows`, `flips`, `removed`, `target_eps`, which are those of "
-        "the flags, or a `kind` with its own keys (see [What may be wrong](threats.md))."
+        "Either the short keys `eps`, `missing`, `any_category`, `rows`, `flips`, `removed`, `added`, `added_range`, "
+        "`target_eps`, which are those of the flags, or a `kind` with its own keys (see [What may be wrong](threats.md))."
     ),
     "test_threat": "What may be wrong with the test inputs: `eps`, or a `kind` with its own keys.",
 }

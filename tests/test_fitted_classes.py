@@ -17,7 +17,7 @@ from fits import World, attacked, step_of, table, threats
 from mibp_cert import Dataset, Fitted, LabelFlips, LInf, RandomFeatures, Split, UserError, certify_fit
 from mibp_cert.certify.attack import AttackSettings
 from mibp_cert.data import iris
-from mibp_cert.fitted import class_dual, engine, softmax
+from mibp_cert.fitted import class_dual, engine, known, softmax
 from mibp_cert.fitted.class_dual import ClassDual
 from mibp_cert.fitted.classes import (
     Box,

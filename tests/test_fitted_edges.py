@@ -134,7 +134,7 @@ def test_every_model_reads_a_file_of_ones_own(tmp_path: Path, model: str) -> Non
         "--hidden 3", "--activation tanh", "--logits 1", "--loss hinge", "--epochs 10", "--lr 0.1", "--learning-rate 0.1",
         "--schedule cosine", "--momentum 0", "--weight-decay 0", "--clip 1", "--batch-size 10", "--batch-mode shuffle",
         "--init torch", "--select last", "--predict exact", "--unroll 1", "--symbols 5", "--search 1", "--solver scip",
-        "--gap 0.1", "--nodes-per-program 3", "--jobs 1", "--parallel local", "--engine relational", "--engine interval,crown",
+        "--gap 0.1", "--nodes-per-program 3", "--seconds-per-step 1", "--engine relational", "--engine interval,crown",
     ],
 )  # fmt: skip
 def test_flags_of_steps_are_refused_by_name(
@@ -235,7 +235,7 @@ def test_estimators_take_features() -> None:
 )
 def test_three_classes_on_the_command_line(tmp_path: Path, model: str, multi: str | None) -> None:
     path, more = tmp_path / "out.json", [] if multi is None else ["--multi", multi]
-    words = ["certify", "iris", "--model", model, "--C", "0.02", "--eps", "0.005", *more, "--sample", "40"]
+    words = ["certify", "iris", "--model", model, "--C", "0.02", "--eps", "0.005", *more]
     told = invoke(*words, "--json", str(path), "--report", str(tmp_path / "page.html"))
     plain = json.loads(path.read_text())
     assert (plain["model"], plain["multi"], plain["network"], plain["parameters"]) == (model, multi, [4, 3], 15)

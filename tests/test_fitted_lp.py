@@ -207,7 +207,7 @@ def test_the_solver_leaves_out_rows_of_no_weight_and_sets_come_back_from_their_a
     data = replace(split_of("cross-entropy").train, weights=weights)
     step, bound = step_of(data, Fitted(C=0.1)), threat.bind(data)
     fits = attacked(step, bound)[2]
-    for made in (FitMibpEngine(FEW), LpEngine()):
+    for made in (FitMibpEngine(settings=FEW), LpEngine()):
         state, _ = made.advance(Box.point(start_of(step)), step, bound)
         again = made.restore(state.arrays(), bound, step)
         assert isinstance(state, FittedSet)

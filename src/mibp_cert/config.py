@@ -19,7 +19,7 @@ import numpy as np
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_accuracies
 from mibp_cert.certify.request import check_memory
-from mibp_cert.data import NAMES, Dataset, Split, Task, load
+from mibp_cert.data import NAMES, Split, Task, load
 from mibp_cert.data.table import Reading, missing_columns, notes, read_table, split_table
 from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings, engine_named
@@ -28,33 +28,41 @@ from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, FitMibpEngine, Fitted,
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
 from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.properties import Questions
-from mibp_cert.threats import Catalogued, nearest, threat_from_json
+from mibp_cert.threats import Catalogued, nearest
+from mibp_cert.threats.short import threat_of
 
 Config = dict[str, dict[str, Any]]
 Settings = TypeVar("Settings")
 
 CLOSE = 0.05
 """How far below the best clean accuracy an epoch may be to be chosen."""
-SHORT = {
-    "flips": ("label-flips", "at_most"),
-    "removed": ("removed", "at_most"),
-    "target_eps": ("target-noise", "eps"),
-    "missing": ("missing", "columns"),
-}
-"""Short keys of the section `threat`, the kind that each stands for, and the entry there."""
-EASY = ("eps", "rows", "any_category", *SHORT)
-"""Keys of the section `threat` that the command line knows; a `kind` says everything else."""
 NETWORK = "network"
 """The model that is trained in steps; all others are fitted."""
 OF_ALL = ("data", "threat", "test_threat", "model", "attack", "questions")
 """Sections that fitted models know, too; of the others they know only the keys below."""
-OF_FITTED = ("training.seed", "run.engine")
-RENAMED = {"select.rule": "--select", "run.prediction": "--predict", "training.learning_rate": "--lr"}
+OF_FITTED = ("training.seed", "run.engine", "solver.jobs", "solver.parallel")
+OF_FIT_PROGRAMS = ("solver", "gap", "nodes_per_program", "seconds_per_program")
+"""Keys of the section `solver` that the engine `mibp` of fitted models reads."""
+NOT_OF_FITTED = ("attack.tries",)
+"""Keys of the sections above that say nothing of fitted models."""
+RENAMED = {
+    "select.rule": "--select",
+    "run.prediction": "--predict",
+    "training.learning_rate": "--lr",
+    "model.kind": "--model",
+    "data.path": "--data",
+    "data.test": "--test-share",
+    "data.validation": "--validation-share",
+    "test_threat.eps": "--test-eps",
+    "attack.enabled": "--attack",
+}
 """Flags that are not called like their keys."""
 FREE = ("threat", "test_threat")
 """Sections whose keys depend on the kind of threat."""
 IMAGES = "digits"
 """The data set whose rows are images."""
+NPHA = "npha"
+"""The data set that is read from a file."""
 ACTIVATIONS: dict[str, Activation] = {
     "relu": ReLU(),
     "leaky-relu": LeakyReLU(),
@@ -126,10 +134,14 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
             said = {key: value for key, value in values.items() if value is not None}
             config[section] = {**({} if instead else config[section]), **said}
             for key in (f"{section}.{entry}" for entry in said):
-                flag = RENAMED.get(key, f"--{key.partition('.')[2].replace('_', '-')}")
-                named[key] = f"[{section}] {key.partition('.')[2]}" if layer is given else flag
+                named[key] = f"[{section}] {key.partition('.')[2]}" if layer is given else _flag(key)
     _check_model(config, named)
     return config
+
+
+def _flag(key: str) -> str:
+    """What a key is called on the command line."""
+    return RENAMED.get(key, f"--{key.partition('.')[2].replace('_', '-')}")
 
 
 def _check_model(config: Config, named: Mapping[str, str]) -> None:
@@ -147,8 +159,9 @@ def _check_model(config: Config, named: Mapping[str, str]) -> None:
             raise UserError(
                 f"{name} belongs to models that are fitted to their minimum: choose --model logistic or ridge."
             )
-        asked = section == "solver" and engine == FitMibpEngine.name
-        if kind != NETWORK and section not in OF_ALL and key not in OF_FITTED and not asked:
+        asked = engine == FitMibpEngine.name and key in (f"solver.{entry}" for entry in OF_FIT_PROGRAMS)
+        known = (section in OF_ALL or key in OF_FITTED or asked) and key not in NOT_OF_FITTED
+        if kind != NETWORK and not known:
             raise UserError(
                 f"{name} belongs to networks that are trained in steps; the model '{kind}' is fitted to its minimum: leave it "
                 "out."
@@ -233,18 +246,15 @@ def job_of(config: Config) -> Job:
     if questions is not None:
         questions.check(data, test_threat=bool(test))
     if config["model"]["kind"] != NETWORK:
-        model, kept = _fitted(config, data), {name: config[name] for name in OF_ALL}
-        if model.features is None:  # nothing is said of what there is not
-            kept["model"] = {key: value for key, value in config["model"].items() if not key.startswith("feature")}
-        engine = config["run"]["engine"] if config["run"]["engine"] in FITTED else next(iter(FITTED))
-        kept |= {
-            "threat": threat.to_json(),
-            "training": {"seed": config["training"]["seed"]},
-            "run": {"engine": engine},
-        }
-        if engine == FitMibpEngine.name:
-            options["solver"], kept["solver"] = _typed(SolverSettings, config["solver"]), config["solver"]
+        model = _fitted(config, data)
+        kept, engine = _of_fitted(config, model) | {"threat": threat.to_json()}, _fit_engine(config)
+        options["solver"] = _typed(SolverSettings, config["solver"])
         return Job(kept, model.network(data.train), data, threat, model, (engine,), options, questions, tuple(said))
+    if threat.changes_rows():
+        raise UserError(
+            f"A network is trained in batches of fixed rows: {threat.changes_rows()} (--{threat.changes_rows().lower()}) belongs "
+            "to models that are fitted to their minimum; choose --model logistic or ridge."
+        )
     network = network_of(data, **config["network"])
     training = _typed(Training, config["training"])
     options |= {
@@ -270,6 +280,25 @@ def job_of(config: Config) -> Job:
         )
     effective = {**config, "threat": threat.to_json(), "model": {"kind": NETWORK}}
     return Job(effective, network, data, threat, training, engines, options, questions, tuple(said))
+
+
+def _fit_engine(config: Config) -> str:
+    """The engine of a fitted model: the one asked for, or the first."""
+    said = config["run"]["engine"]
+    return said if said in FITTED else next(iter(FITTED))
+
+
+def _of_fitted(config: Config, model: Fitted) -> Config:
+    """What a configuration says of a fitted model, and nothing of what there is not."""
+    engine = _fit_engine(config)
+    solver = ("jobs", "parallel", *(OF_FIT_PROGRAMS if engine == FitMibpEngine.name else ()))
+    found = {name: dict(config[name]) for name in OF_ALL}
+    found |= {"training": {"seed": config["training"]["seed"]}, "run": {"engine": engine}}
+    found["solver"] = {key: value for key, value in config["solver"].items() if key in solver}
+    found["attack"] = {key: value for key, value in config["attack"].items() if f"attack.{key}" not in NOT_OF_FITTED}
+    if model.features is None:
+        found["model"] = {key: value for key, value in config["model"].items() if not key.startswith("feature")}
+    return found
 
 
 def _fitted(config: Config, data: Split) -> Fitted:
@@ -314,77 +343,6 @@ def _with_usual(config: Config, data: Split) -> Config:
     return filled
 
 
-def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = EASY) -> Catalogued:
-    """What a section says: its `kind`, or short keys that stand for several kinds at once: noise of cells and wrong categories
-    (in all rows or in a few), wrong labels, noise of the targets, and values that are missing.
-
-    `eps`: one number for every numeric column, or one for each, in its units or in per cent of the value.
-
-    >>> from mibp_cert import two_moons
-    >>> threat_of({"eps": "0=1,1=5%"}, two_moons(0).train).to_json()["threats"][1]
-    {'kind': 'linf', 'eps': {'1': 0.05}, 'relative': True}
-    """
-    if "kind" in section:
-        return threat_from_json(section)
-    for key in section:
-        if key not in keys:
-            raise UserError(f"[threat] has no key {key!r}; {nearest(key, ['kind', *keys])}")
-    said = {key: value for key, value in section.items() if value not in (None, (), [])}
-    if not said:
-        raise UserError(
-            "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, --removed, or [threat] in a "
-            "configuration."
-        )
-    parts = _noise(said["eps"]) if "eps" in said else []
-    if "any_category" in said:
-        parts.append({"kind": "any-category", "columns": list(said["any_category"])})
-    if "rows" in said:
-        if not parts:
-            raise UserError("--rows limits how many rows are off: say by how much with --eps, or name --any-category.")
-        parts = [{"kind": "budget", "threat": {"kind": "all", "threats": parts}, "rows": said["rows"]}]
-    found = {**said, "missing": _with_gaps(said.get("missing", ()), train)}
-    parts += [{"kind": kind, entry: found[key]} for key, (kind, entry) in SHORT.items() if found.get(key)]
-    if "missing" in said and not parts:
-        raise UserError("No training row has a missing value in the columns named; say what else may be wrong.")
-    return threat_from_json({"kind": "all", "threats": parts})
-
-
-def _noise(eps: str | float | Mapping[str, Any]) -> list[dict[str, Any]]:
-    """`0.1`, `5%`, or `age=1,income=5%`."""
-    if not isinstance(eps, str):
-        return [{"kind": "linf", "eps": eps}]
-    if "=" not in eps:
-        amount, share = _amount(eps)
-        return [{"kind": "linf", "eps": amount, "relative": share}]
-    amounts: dict[bool, dict[str, float]] = {False: {}, True: {}}
-    for part in eps.split(","):
-        name, sign, value = part.rpartition("=")
-        if not sign or not name.strip():
-            raise UserError(f"--eps takes a number, or columns with numbers such as age=1,income=5%; got {eps!r}.")
-        amount, share = _amount(value)
-        amounts[share][name.strip()] = amount
-    return [{"kind": "linf", "eps": found, "relative": share} for share, found in amounts.items() if found]
-
-
-def _amount(text: str) -> tuple[float, bool]:
-    share = text.strip().endswith("%")
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        raise UserError(f"--eps takes numbers such as 0.1 or 5%, got {text!r}.") from None
-    return (value / 100.0, True) if share else (value, False)
-
-
-def _with_gaps(names: Sequence[str], train: Dataset) -> list[str]:
-    """Those of the columns named (or of all) that have missing values."""
-    for name in names:
-        if name != "all":
-            train.column(name)  # refuses a column that does not exist
-    gaps = train.missing
-    known = [c.name for j, c in enumerate(train.columns) if gaps is not None and gaps[:, j].any()]
-    return known if "all" in names else [name for name in names if name in known]
-
-
 def network_of(
     data: Split, hidden: str | Sequence[int], activation: str, conv: str | Sequence[int] | None, logits: int
 ) -> Network:
@@ -418,11 +376,25 @@ def _sizes(text: str | Sequence[int]) -> list[int]:
         raise UserError(f"--hidden takes sizes separated by commas, such as 20 or 5,5; got {text!r}.") from None
 
 
+def _check_data(section: Mapping[str, Any]) -> None:
+    """Refuse what would be ignored: a built-in data set is as it is, and only one of them is read from a file."""
+    source = section["source"]
+    for key, default in defaults()["data"].items():
+        said = tuple(section[key]) if isinstance(section[key], list) else section[key]
+        if said == default or key == "source" or (source not in NAMES and key != "path"):
+            continue
+        if key != "path":
+            raise UserError(f"{_flag(f'data.{key}')} belongs to files of your own; leave it out for {source}.")
+        if source != NPHA:
+            raise UserError(f"{_flag('data.path')} belongs to the data set {NPHA}; leave it out for {source}.")
+
+
 def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> tuple[Split, list[str]]:
     """A built-in data set, or the user's own file, split, and what there is to say about it; values that are missing must be
     doubted or gone."""
     if section["source"] is None:
         raise UserError(f"Name a data set ({', '.join(NAMES)}) or a file: mibp-cert certify data.csv --target COLUMN.")
+    _check_data(section)
     if section["source"] in NAMES:
         return load(section["source"], seed, section["path"] and Path(section["path"])), []
     source = Path(section["source"])

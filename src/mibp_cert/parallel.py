@@ -174,6 +174,11 @@ def _call(call: bytes) -> Any:
     return function(shared, group)
 
 
+def _nothing(shared: Any, group: list[Any]) -> list[Any]:
+    """Runs in a worker: what it imports for this it has for all that comes after."""
+    return []
+
+
 class WorkerPool:
     """A pool of solver processes, started when first used and closed with the `with` block.
 
@@ -203,6 +208,11 @@ class WorkerPool:
             known = {"local": lambda: _local(self.jobs), "ray": _ray}
             self._place = known.get(self.parallel, lambda: _dask(self.parallel))()
         return self._place
+
+    def begin(self) -> Future[Any]:
+        """Start the workers beside what is done here; the future is done when one of them answers."""
+        with _interrupts_held_back():
+            return self._open().submit(_nothing, None, [])
 
     def map(self, function: Work, shared: Any, groups: Sequence[Sequence[Item]]) -> Iterator[tuple[Item, Any]]:
         """Yield `(item, result)` in order of completion, for `function(shared, group)` returning one result per item.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.certify.predict import ABSTAIN, Attack, Predictions, Ranges, margin_pairs
-from mibp_cert.engines import Box, Inputs, ParameterSet, RelationalEngine, RelationalSettings
+from mibp_cert.engines import Box, Inputs, ParameterSet, Progress, RelationalEngine, RelationalSettings
 from mibp_cert.engines.relational import Case, LinearPart, cases_of, linear_part
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import SoundnessError
@@ -63,7 +63,10 @@ class _Trainer:
         threat: ThreatSet,
         inputs: Inputs,
         nominal: NDArray[np.intp] | None,
+        hear: Progress | None = None,
     ) -> None:
+        self.hear, self.expected = hear or (lambda done, total: None), 0
+        """Told how many datasets have been trained, of how many; 0: nobody knows."""
         self.network, self.steps, self.theta0, self.threat = network, steps, theta0, threat
         self.inputs = inputs
         self.regression = nominal is None
@@ -91,6 +94,8 @@ class _Trainer:
             trained = run_steps(self.steps, theta, x, y)[..., : self.network.layout.size]
             self.theta += list(trained)
             self.logits += list(self._worst_logits(trained))
+            if self.expected:
+                self.hear(min(len(self.theta), self.expected), self.expected)
         self.origins += [f"{origin} {i}" for i in range(len(members))]
         self.data += members
 
@@ -168,16 +173,18 @@ def attack(
     nominal: NDArray[np.intp] | None,
     state: ParameterSet | None = None,
     settings: AttackSettings | None = None,
+    hear: Progress | None = None,
 ) -> Attack:
     """Attack the predictions of inputs (and every parameter) through the training data, and through the inputs themselves where
     they have a threat of their own; `theta0` is the initial state, parameters first.
 
     `nominal`: the classes to attack, or None for a regression, whose outputs are pushed both ways. `state`: the set after the
-    last step; where it is no relational one, that is computed here, without slope search.
+    last step; where it is no relational one, that is computed here, without slope search. `hear(done, total)` counts datasets
+    that a model was fitted to.
     """
     settings = settings or AttackSettings()
     rng = np.random.default_rng([settings.seed, 2])
-    trainer = _Trainer(network, steps, theta0, threat, inputs, nominal)
+    trainer = _Trainer(network, steps, theta0, threat, inputs, nominal, hear)
     if inputs.members is not None:
         trainer.perturb([x for x, _ in inputs.members.sample(rng, VARIANTS)])
     trainer.add([threat.reference], "clean data")
@@ -187,6 +194,7 @@ def attack(
         if every is None:
             _fits(trainer, steps[0], settings, rng)
         else:
+            trainer.expected = 1 + len(every)
             trainer.add(every, "dataset")
         return trainer.found(nominal)
     trainer.add(threat.sample(rng, settings.members), "random member")
@@ -214,6 +222,8 @@ def _fits(trainer: _Trainer, step: FitStep, settings: AttackSettings, rng: np.ra
         nearest = sides.reshape(*trainer.inputs.x.shape[:1], -1, step.fitted)[np.arange(len(others)), others]
         _few(trainer, step, nearest, min(settings.points, max(FEW, FEW_CELLS // cells)), rng)
         return
+    count = min(settings.points, len(sides)) * (2 if trainer.regression else 1) + 2 * len(eye)
+    trainer.expected = 1 + settings.members + settings.rounds * count
     trainer.add(trainer.threat.sample(rng, settings.members), "random member")
     order = np.argsort(np.abs(sides @ theta[-step.fitted :]), kind="stable")[: settings.points]
     a = np.concatenate([sides[order], *([-sides[order]] if trainer.regression else []), eye, -eye])
@@ -239,6 +249,7 @@ def _few(trainer: _Trainer, step: FitStep, sides: Array, count: int, rng: np.ran
     regression, for one point after another, to either side."""
     if not count:
         return
+    trainer.expected = 2 + count
     trainer.add(trainer.threat.sample(rng, 1), "random member")
     left = np.ones(len(sides), dtype=bool)
     for number in range(count):

@@ -27,7 +27,9 @@ DIVERGED = 1e6
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What a caller may want to hear: programs within a step, finished steps, finished epochs, and what comes after."""
+    """What a caller may want to hear: programs within a step, finished steps, finished epochs, and what comes after. Of a fitted
+    model, `on_program` hears of queries that are bounded (a proof has a number of rounds that is guessed) and of datasets that
+    the attack has fitted."""
 
     on_program: Callable[[int, int], None] = lambda done, total: None
     on_step: Callable[[int, int], None] = lambda done, total: None
@@ -209,6 +211,8 @@ class _Loop:
         if validation is None or validation.task is not Task.CLASSES:
             return None, None
         nominal = float(np.mean(nominal_classes(network, theta, validation.x) == validation.y))
+        if isinstance(self.request.training, Fitted):
+            self.hear.on_stage("bounding validation predictions")
         answer = predict(network, bounds, Inputs(validation.x), self.engine.validating())
         return nominal, answer.certified_accuracy(validation.y)
 
@@ -254,7 +258,8 @@ class _Loop:
         if r.attack is not None:
             self.hear.on_stage("attacking")
             taken = r.plan.steps[:steps]
-            found = attack(r.network, taken, r.plan.begin, self.members, inputs, nominal, bounds, r.attack)
+            asked = self.members, inputs, nominal, bounds, r.attack, self.hear.on_program
+            found = attack(r.network, taken, r.plan.begin, *asked)
             check_certificates(found, answers.certified, bounds)
             answers = replace(answers, attack=found.in_units(r.train))
         if answers.test_ranges is not None:

@@ -72,6 +72,8 @@ FLAGS = _flags(
     _flag("threat.rows", int, "At most this many training rows are off."),
     _flag("threat.flips", int, "At most this many training labels are wrong."),
     _flag("threat.removed", int, "At most this many training rows should not be there (fitted models)."),
+    _flag("threat.added", int, "At most this many training rows have been lost (fitted models)."),
+    _flag("threat.added_range", str, "What lost rows are like: age=18:99,mood=good:bad (default: as all columns are)."),
     _flag("threat.target_eps", float, "Each real target may be off by this much."),
     _flag("test_threat.eps", str, "The test inputs may be off by this, as --eps.", name="test_eps"),
     _flag(
@@ -107,8 +109,8 @@ FLAGS = _flags(
     _flag("solver.seconds_per_program", float, "Time limit of one program."),
     _flag("solver.seconds_per_step", float, "Time budget of one step."),
     _flag("attack.enabled", bool, "Train on attack datasets beside the certificate (yes).", name="attack"),
-    _flag("solver.jobs", int, "Worker processes; default one per core."),
-    _flag("solver.parallel", str, "Where programs and sweeps run: local, tcp://host:port (Dask), or ray."),
+    _flag("solver.jobs", int, "Worker processes; default one per core (fitted models: one)."),
+    _flag("solver.parallel", str, "Where programs, bounds and sweeps run: local, tcp://host:port (Dask), or ray."),
 )
 MODEL = _flags(
     _flag(

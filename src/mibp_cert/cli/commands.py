@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +14,13 @@ from rich.console import Console
 from typer import Argument, Exit, Option
 
 from mibp_cert.certify import CertifiedRun
-from mibp_cert.config import NETWORK, Config, Job, job_of, plain_config, threat_of
+from mibp_cert.config import NETWORK, Config, Job, job_of, merged, plain_config, threat_of
 from mibp_cert.engines import COMPARED, DEFAULT, engine_named
 from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.questions.properties import Questions, describe
-from mibp_cert.report.terminal import epochs_table, progress_bars, show_training, side_by_side, summary
+from mibp_cert.report.progress import lines, progress_bars, show_sweep, show_training
+from mibp_cert.report.terminal import epochs_table, side_by_side, summary
 from mibp_cert.store import load_run, resume_run
 
 
@@ -142,8 +144,16 @@ def tolerance(
     family = study.Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
     asked: dict[str, Any] = {"share": share, "points": point, "start": start, "most": most, "precision": precision}
     with interruptible(), console.status("bisection") as status:
-        asked["hear"] = lambda words: status.update(f"bisection: {words}")
-        found = study.tolerance(job.network, job.data, family, job.training, engine, **asked, **_sweep(job))
+        said = lines(Console(stderr=True, quiet=quiet))
+
+        def hear(words: str) -> None:
+            status.update(f"bisection: {words}")
+            said.heard("bisection", words, None)  # how many values there will be, nobody knows
+
+        asked["hear"] = hear
+        found = study.tolerance(
+            job.network, job.data, family, job.training, engine, **asked, **_sweep(job, one_by_one=True)
+        )
     amount = "as eps" if threat == {"kind": "linf", "eps": 1.0} else "times the amounts given"
     what = {"amount": amount, "rows": "rows", "flips": "flipped labels"}[vary]
     top = "for no value" if found.largest is None else f"up to {found.largest:.4g} {what}, and for everything smaller"
@@ -175,6 +185,8 @@ def blame(
     check_writable(json_path, report)
     source = config["data"]["source"]
     if source is not None and (Path(source) / "run.json").exists():
+        if config != merged({}, {"data": {"source": source}}):
+            raise UserError(f"The run in {source} has its own settings: leave out other flags, and --config.")
         run, effective = load_run(source), stored_config(Path(source))
     else:
         job = job_of(config)
@@ -219,8 +231,9 @@ def compare(
         threats = {f"eps {eps}": threat_of({**section, "eps": eps}, job.data.train) for eps in amounts}
     fitted = isinstance(job.training, Fitted)
     engines = job.engines if config["run"]["engine"] != DEFAULT or values or fitted else COMPARED
-    with interruptible(), console.status("comparing"):
-        found = ask(job.network, job.data, threats, job.training, engines, **_sweep(job))
+    with interruptible(), progress_bars(quiet) as progress:
+        hear = show_sweep(progress, "comparing")
+        found = ask(job.network, job.data, threats, job.training, engines, hear=hear, **_sweep(job))
     if len(threats) == 1:
         console.print(f"What may be wrong: {next(iter(threats))}.", highlight=False)
     console.print(f"Each is {_made(job)}.", highlight=False)
@@ -238,10 +251,15 @@ def _made(job: Job) -> str:
     )
 
 
-def _sweep(job: Job) -> dict[str, Any]:
-    """How each run of a study is made, and where."""
-    solver = job.config.get("solver", {})
-    return {**job.options, "parallel": solver.get("parallel", "local"), "jobs": solver.get("jobs") or 1}
+def _sweep(job: Job, *, one_by_one: bool = False) -> dict[str, Any]:
+    """How each run of a study is made, and where. Fitted models that are made `one_by_one` have their bounds spread, others are
+    spread themselves."""
+    solver = job.options["solver"]
+    if isinstance(job.training, Fitted) and one_by_one:
+        return {**job.options, "jobs": 1}
+    place = {"parallel": solver.parallel, "jobs": solver.jobs or 1}
+    alone = {"solver": replace(solver, jobs=1, parallel="local")} if isinstance(job.training, Fitted) else {}
+    return {**job.options, **alone, **place}
 
 
 def _check_one_engine(config: Config) -> str:

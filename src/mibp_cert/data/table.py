@@ -327,10 +327,12 @@ def _checked_lines(path: Path, reading: Reading) -> tuple[list[str], dict[int, l
                 rows[lines.line_num] = fields
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:  # also a mark of the byte order that is not there
+        where = ""
+        if isinstance(error, UnicodeDecodeError):
+            where = f": byte {error.object[error.start]:#x} at position {error.start}"
         raise UserError(
-            f"{path} is not {reading.encoding} text: byte {error.object[error.start]:#x} at position {error.start}; save it as "
-            "UTF-8, or name its encoding, such as --encoding latin-1."
+            f"{path} is not {reading.encoding} text{where}; save it as UTF-8, or name its encoding, such as --encoding latin-1."
         ) from None
     except LookupError:
         raise UserError(f"There is no encoding called {reading.encoding!r}; utf-8 and latin-1 are common.") from None

@@ -23,7 +23,7 @@ from mibp_cert.certify.tables import attack_rows, class_table, range_table
 from mibp_cert.data import Dataset, Recipe
 from mibp_cert.engines import Inputs, ParameterSet
 from mibp_cert.errors import UserError
-from mibp_cert.report.terminal import progress_bars
+from mibp_cert.report.progress import progress_bars
 from mibp_cert.threats import Threat
 
 Table = pd.DataFrame | ArrayLike

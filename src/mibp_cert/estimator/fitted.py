@@ -22,7 +22,7 @@ from mibp_cert.doors import certify_fit
 from mibp_cert.errors import UserError
 from mibp_cert.estimator.base import Certified, Classes, Numbers, Table
 from mibp_cert.fitted import FITTED, Features, Fitted
-from mibp_cert.report.terminal import show_training
+from mibp_cert.report.progress import show_training
 from mibp_cert.threats import Threat
 
 ENGINE = next(iter(FITTED))

@@ -20,7 +20,7 @@ from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
 from mibp_cert.estimator.base import Certified, Classes, Numbers, Table
 from mibp_cert.nets import Network, Training
-from mibp_cert.report.terminal import show_training
+from mibp_cert.report.progress import show_training
 from mibp_cert.studies.blame import Blame, blame
 from mibp_cert.threats import Threat
 

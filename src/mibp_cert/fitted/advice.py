@@ -17,6 +17,8 @@ FACTORS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0001)
 """Multiples of C that are tried; the proof is easier the smaller it is."""
 CELLS = 5_000_000
 """Rows × rows × parameters above which no C is looked for: that would take minutes."""
+UNEVEN = 1e4
+"""Columns that differ by more than this factor are of different scale."""
 TOLD = 3
 """Rows and columns that are named, at most."""
 
@@ -26,9 +28,18 @@ def too_large(problem: Problem, clean: Clean, data: Dataset, c: float, at: Calla
     enough = smaller(problem, c, at)
     use = "a smaller C" if enough is None else f"a smaller C ({enough:g} would do)"
     return (
-        f"The doubt is too large for this model: no ranges of its parameters could be proven. Use {use}, a smaller eps, or doubt "
-        f"fewer rows and columns{sources(problem, clean, data)}."
+        f"The doubt is too large for this model: no ranges of its parameters could be proven. Use {use}, a smaller eps, "
+        f"{one_scale(problem)}or doubt fewer rows and columns{sources(problem, clean, data)}."
     )
+
+
+def one_scale(problem: Problem) -> str:
+    """What to do about columns of very different size: the same penalty holds a small one tight, and a large one not at all."""
+    size = problem.table.rows.x.std(axis=0)
+    size = size[size > 0]
+    if not len(size) or size.max() <= UNEVEN * size.min():
+        return ""
+    return f"columns of one scale (they differ {size.max() / size.min():.0e}-fold), "
 
 
 def smaller(problem: Problem, c: float, at: Callable[[float], Problem]) -> float | None:

@@ -37,7 +37,6 @@ less than `4Nε·T`; that is added.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -45,6 +44,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.fitted.costs import by_score, or_gone
+from mibp_cert.fitted.crew import in_chunks
 from mibp_cert.fitted.interior import best_multipliers
 from mibp_cert.fitted.known import Known, Lines, Ranges, Rooms, dot, solve, summed
 from mibp_cert.fitted.losses import EPS, ScoreLoss
@@ -87,23 +87,22 @@ class Dual:
 
     def upper(self, a: Array, own: Index | None = None, sign: float = 1.0) -> Array:
         """Upper bounds of `a·θ`; where `own[q] = i ≥ 0`, of `sign` times the score of row `i` with its own noise."""
-        return self._in_turn(lambda a, own: (self._upper(a, own, sign),), a, _of_rows(a, own))[0]
+        return self._in_turn("_upper", sign, a, _of_rows(a, own))[0]
 
     def best(self, a: Array, own: Index | None = None, sign: float = 1.0) -> tuple[Array, Multipliers]:
         """The same with multipliers that are as good as can be, and these: some ten times the work."""
-        found, *parts = self._in_turn(lambda a, own: self._best(a, own, sign), a, _of_rows(a, own))
+        found, *parts = self._in_turn("_best", sign, a, _of_rows(a, own))
         return found, Multipliers(*parts)
 
     def given(self, a: Array, by: Multipliers, own: Index | None = None, sign: float = 1.0) -> Array:
         """The same with given multipliers."""
-        parts = a, _of_rows(a, own), by.u, by.lam, by.theta
-        return self._in_turn(lambda a, own, *some: (self._given(a, own, sign, Multipliers(*some)),), *parts)[0]
+        return self._in_turn("_given", sign, a, _of_rows(a, own), by.u, by.lam, by.theta)[0]
 
-    def _in_turn(self, of: Callable[..., tuple[Array, ...]], *asked: Any) -> list[Array]:
-        """What is computed of the queries, some at a time."""
+    def _in_turn(self, of: str, sign: float, *asked: Any) -> list[Array]:
+        """What a method computes of the queries, some at a time, by whoever works (`fitted.crew`)."""
         rows = len(self.table.rows) + sum(len(budget.by) for budget in self.table.budgets)
         step, count = max(1, CELLS // max(1, rows * asked[0].shape[1])), len(asked[0])
-        found = [of(*(part[i : i + step] for part in asked)) for i in range(0, max(1, count), step)]
+        found = in_chunks(_chunk, (self, of, sign, step, asked), max(1, count), step, rows * asked[0].size)
         return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
     def _upper(self, a: Array, own: Index, sign: float) -> Array:
@@ -124,25 +123,20 @@ class Dual:
 
         lam = kappa * dot(hat, u)
         gap = np.maximum(plain - (worst(u, lam)[0] * theta).sum(axis=1), 1e-12 * (1.0 + np.abs(plain)))
-        by = Multipliers(*best_multipliers(self.main, self.table.alpha, worst, own, (u, lam, theta), gap), theta)
-        found = self._given(a, own, sign, by)
+        new_u, new_lam = best_multipliers(self.main, self.table.alpha, worst, own, (u, lam, theta), gap)
+        found = self._given(a, own, new_u, new_lam, theta, sign)
         # Where the search found better ones, or the method none at all, those stay.
         worse = ~(found < plain)[:, None]
-        return (
-            np.fmin(plain, found),
-            np.where(worse, u, by.u),
-            np.where(worse, lam, by.lam),
-            theta,
-        )
+        return np.fmin(plain, found), np.where(worse, u, new_u), np.where(worse, lam, new_lam), theta
 
-    def _given(self, a: Array, own: Index, sign: float, by: Multipliers) -> Array:
+    def _given(self, a: Array, own: Index, u: Array, lam: Array, theta: Array, sign: float) -> Array:
         plus, main = self._plus(own, sign), self.main
-        rho = main.slopes(by.u, by.lam + plus)
-        omega = dot(main.worst(rho), by.u)
+        rho = main.slopes(u, lam + plus)
+        omega = dot(main.worst(rho), u)
         with np.errstate(all="ignore"):
             # Beyond the slopes of `ψ`, `ψω − λs` is largest at an end: nothing is lost by taking the rest of `λ` on its own.
-            kappa = np.clip(np.nan_to_num(by.lam / omega), 0.0, main.loss.steepest)
-        return self._value(a, own, sign, plus, (by.u, kappa, by.theta, [rho]), by.lam - kappa * omega)
+            kappa = np.clip(np.nan_to_num(lam / omega), 0.0, main.loss.steepest)
+        return self._value(a, own, sign, plus, (u, kappa, theta, [rho]), lam - kappa * omega)
 
     def _plus(self, own: Index, sign: float) -> Array:
         """What is added to `λ` where the score of a row is asked for."""
@@ -269,3 +263,10 @@ class Dual:
 
 def _of_rows(a: Array, own: Index | None) -> Index:
     return np.full(len(a), -1, dtype=np.intp) if own is None else own
+
+
+def _chunk(shared: tuple[Dual, str, float, int, tuple[Array, ...]], start: int) -> tuple[Array, ...]:
+    """What is computed of the queries from `start` on: one step of them."""
+    dual, of, sign, step, asked = shared
+    found = getattr(dual, of)(*(part[start : start + step] for part in asked), sign)
+    return found if isinstance(found, tuple) else (found,)

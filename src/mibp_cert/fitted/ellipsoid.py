@@ -22,6 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from mibp_cert.errors import UnsupportedOperation
+from mibp_cert.fitted.crew import in_order
 from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.shared import TINY, Shared, in_turn, weights
@@ -44,9 +45,7 @@ class Ellipsoids:
         self.c = np.linalg.cholesky(second + (1e-9 * np.trace(second) + TINY) * np.eye(p))
         """`CCᵀ` is the second moment of the rows, about."""
         self.rho, self.q = np.zeros(shared.kinds), np.zeros((shared.kinds, p, p))
-        for part in shared.parts:
-            g = shared.generators(part)
-            rho, q = self._of(g, weights(g, self.c))
+        for rho, q in in_order(self._of_rows, shared.parts):
             self.rho, self.q = self.rho + rho, self.q + q
         for block, g in shared.blocks:
             rho, q = self._of_block(block, g)
@@ -55,6 +54,10 @@ class Ellipsoids:
         self.size = shared.size + sum(np.abs(g).T @ block.magnitude() for block, g in shared.blocks)
         self.costs = [costs.largest(self.c) for costs in shared.budgets]
         self.inverse = np.linalg.inv(self.c).T
+
+    def _of_rows(self, part: slice) -> tuple[Array, Array]:
+        g = self.shared.generators(part)
+        return self._of(g, weights(g, self.c))
 
     def _of(self, g: Array, rho: Array) -> tuple[Array, Array]:
         """`Σρ` and `Q` for each kind of generators (kinds × rows × P)."""

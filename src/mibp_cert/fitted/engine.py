@@ -8,7 +8,6 @@ vectors. Where inputs are in doubt as well and the features are the inputs thems
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from mibp_cert.engines import EngineSettings
+from mibp_cert.engines import EngineSettings, SolverSettings
 from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress, StepReport, Wanted
 from mibp_cert.engines.interval import enclose
 from mibp_cert.engines.rounding import Array, Interval
@@ -24,6 +23,7 @@ from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
 from mibp_cert.fitted.advice import too_large
 from mibp_cert.fitted.bounded import Bounded
 from mibp_cert.fitted.classes import in_layout, minimise_classes, tilt_classes
+from mibp_cert.fitted.crew import Crew, Rounds
 from mibp_cert.fitted.explain import Clean
 from mibp_cert.fitted.features import Enclosure, RowNoise, enclose_features, through
 from mibp_cert.fitted.finite import FiniteProblem, finite_problem
@@ -46,8 +46,6 @@ LEAST = float(np.nextafter(0.0, 1.0))
 """What is proven to be positive is at least this."""
 WIDEST = 1e6
 """Ranges wider than this multiple of the largest parameter (at least 1) say nothing."""
-ROUNDS = 8
-"""Rounds of bounds that are counted on."""
 CLOSE = 0.25
 """Outputs whose lower end is further below 0, relative to their range, are left open."""
 
@@ -94,10 +92,14 @@ class DualEngine(Engine):
 
     @classmethod
     def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
-        return cls(progress)
+        return cls(progress, settings.solver)
 
-    def __init__(self, progress: Progress | None = None) -> None:
-        self.progress = progress or (lambda done, total: None)
+    def __init__(self, progress: Progress | None = None, settings: SolverSettings | None = None) -> None:
+        self.progress, self.settings = progress or (lambda done, total: None), settings or SolverSettings()
+        self.crew = Crew(self.settings.jobs or 1, self.settings.parallel, self.progress)
+
+    def close(self) -> None:
+        self.crew.close()
 
     @classmethod
     def memory(cls, network: Network, batch: int, symbols: int) -> int:
@@ -117,17 +119,21 @@ class DualEngine(Engine):
         frozen = state.lower[: step.layout.size - step.fitted]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
             problem = problem_of(step, threat, frozen)
-            ranges = (
-                problem.ranges()
-                if isinstance(problem, FiniteProblem)
-                else prove(problem.telling(_rounds(self.progress)))
-            )
+            ranges = problem.ranges() if isinstance(problem, FiniteProblem) else self._proven(problem)
         if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
             raise Diverged(_unproven(step, threat, frozen))
         found = FittedSet.of(problem, ranges, frozen)
         if isinstance(problem, Problem):
-            found = self.narrowed(problem, found, step, threat)
+            with self.crew.counting(2 * len(problem.c)):
+                found = self.narrowed(problem, found, step, threat)
         return found, StepReport(seconds=time.perf_counter() - start)
+
+    def _proven(self, problem: Bounded) -> Ranges | None:
+        """Ranges that are proven; the crew works, and tells of it."""
+        parts = problem.parts or (problem,)
+        rounds = Rounds(self.progress, 2 * sum(part.point().count for part in parts) // len(parts), len(parts))
+        with self.crew.working(rounds.tell):
+            return prove(problem.telling(rounds.begin))
 
     def never(self, problem: Problem, state: FittedSet) -> Callable[[Array, float], bool]:
         """Answers `(a, v)`: is `a·θ < v` for every minimiser? True is proven; the closed form left it open."""
@@ -180,41 +186,41 @@ class DualEngine(Engine):
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
         enough = None if wanted is None else wanted.enough
         if isinstance(problem, Problem) and problem.shared:
-            low[asked], high[asked] = problem.outputs(z, flat[asked], base[asked], extra[asked], enough, self.progress)
+            with self.crew.working():
+                low[asked], high[asked] = problem.outputs(
+                    z, flat[asked], base[asked], extra[asked], enough, self.progress
+                )
         else:
-            low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
-            high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
+            with self.crew.counting(2 * int(asked.sum())):
+                low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
+                high[asked] = base[asked] + problem.upper(z, flat[asked]) + extra[asked]
         if wanted is not None and wanted.enough is not None and wanted.enough(np.array([LEAST])).all():
             # Open: could the output be 0 or less? Assume so, and look for a contradiction.
             near = asked & ~(low > 0) & (base + flat @ problem.c > 0) & (low > -CLOSE * (high - low))
             if near.any() and isinstance(problem, Problem):
-                low[near] = np.fmax(low[near], base[near] - problem.best(z, -flat[near]) - extra[near])
-                never = self.never(problem, state)
-                for i in np.flatnonzero(near & ~(low > 0)):
+                with self.crew.counting(int(near.sum())):
+                    best = problem.best(z, -flat[near])
+                low[near] = np.fmax(low[near], base[near] - best - extra[near])
+                never, left = self.never(problem, state), np.flatnonzero(near & ~(low > 0))
+                for count, i in enumerate(left, start=1):
                     if never(-flat[i], float(base[i] - extra[i])):
                         low[i] = LEAST
+                    self.progress(count, len(left))
         elif isinstance(problem, Problem):
             sides = np.concatenate([-flat[asked], flat[asked]])
-            below, above = np.split(self.finer(problem, state, sides), 2)
+            with self.crew.counting(len(sides)):
+                below, above = np.split(self.finer(problem, state, sides), 2)
             low[asked] = np.fmax(low[asked], base[asked] - below - extra[asked])
             high[asked] = np.fmin(high[asked], base[asked] + above + extra[asked])
         ends = Interval(low.reshape(offset.shape), high.reshape(offset.shape))
         return ends, StepReport(seconds=time.perf_counter() - start)
 
 
-def _rounds(progress: Progress) -> Callable[[], None]:
-    """Tells of every round of bounds: mostly there are about eight."""
-    numbers = itertools.count(1)
-
-    def told() -> None:
-        number = next(numbers)
-        progress(number, max(ROUNDS, number + 3))
-
-    return told
-
-
 def problem_of(step: FitStep, threat: ThreatSet, frozen: Array) -> Bounded | FiniteProblem:
     """Every minimiser where a threat has few members; else the table behind the threat set, and the reference's minimiser."""
+    y, penalties = threat.reference[1], step.model.alpha(step.head.inputs)
+    free, names = bool((penalties == 0.0).any()), threat.clean.classes
+    check_left(threat.noise(), y, threat.clean.there, step.counts(y) > 0, names, free=free)
     if step.several:
         return classes_problem(step, threat, frozen)
     return finite_problem(step, threat, frozen) or table_problem(step, threat, frozen)
@@ -256,7 +262,6 @@ def _table(step: FitStep, threat: ThreatSet, frozen: Array, columns: tuple[int, 
     """The table with these entries of the labels as its target, or targets."""
     (x, y), noise, there = threat.reference, threat.noise(), threat.clean.there
     alpha, keep = step.model.alpha(step.head.inputs), step.counts(y) > 0
-    check_left(noise, y, there, keep, threat.clean.classes)
     penalties = alpha if step.body is None else np.zeros(x.shape[1])
     raw = [table_of(noise, column, step.counts(y, whole=True), penalties) for column in columns]
     table = counted(raw[0] if len(raw) == 1 else with_classes(raw), noise, step.weights, there, keep)

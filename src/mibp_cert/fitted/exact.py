@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 
@@ -68,14 +68,9 @@ class FitMibpEngine(LpEngine):
     soundness = "solver-tolerance"
     solves = True
 
-    def __init__(self, settings: SolverSettings | None = None, progress: Progress | None = None) -> None:
-        super().__init__(progress)
-        self.settings = settings or SolverSettings()
+    def __init__(self, progress: Progress | None = None, settings: SolverSettings | None = None) -> None:
+        super().__init__(progress, settings)
         self.pool = WorkerPool(self.settings.jobs, self.settings.parallel)
-
-    @classmethod
-    def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
-        return cls(settings.solver, progress)
 
     @classmethod
     def check_settings(cls, settings: EngineSettings) -> None:
@@ -83,6 +78,7 @@ class FitMibpEngine(LpEngine):
         solver_named(settings.solver.solver)
 
     def close(self) -> None:
+        super().close()
         self.pool.close()
 
     def advance(self, state: ParameterSet, step: Step, threat: ThreatSet) -> tuple[ParameterSet, StepReport]:

@@ -46,6 +46,11 @@ class Ranges:
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.low) + len(self.s_low) + sum(len(low) for low, _ in self.by)
+
+    @property
     def empty(self) -> bool:
         pairs = ((self.low, self.high), (self.s_low, self.s_high), *self.by)
         return any(bool((low > high).any()) for low, high in pairs)
@@ -72,6 +77,10 @@ class Rooms:
 
     def __init__(self) -> None:
         self._rooms: dict[str, Array] = {}
+
+    def __reduce__(self) -> tuple[type[Rooms], tuple[()]]:
+        """What is in them is of no use elsewhere."""
+        return Rooms, ()
 
     def __call__(self, name: str, shape: tuple[int, ...]) -> Array:
         size, flat = math.prod(shape), self._rooms.get(name, np.zeros(0))

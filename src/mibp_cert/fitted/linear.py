@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from mibp_cert.fitted.crew import tell
 from mibp_cert.fitted.known import Known, Ranges
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
@@ -98,6 +99,7 @@ class Relaxation:
             if ray is not None and any(value(program, 0.0 * c[k], side) < 0.0 for side in (ray, -ray)):
                 return np.full(len(c), -np.inf)
             found[k] = value(program, c[k], y)
+            tell()
         return found
 
     def of_parameters(self, a: Array) -> Array:

@@ -39,7 +39,7 @@ class LpEngine(DualEngine):
         solver_named("highs")
 
     def validating(self) -> Engine:
-        return DualEngine()
+        return DualEngine(self.progress)
 
     def never(self, problem: Problem, state: FittedSet) -> Callable[[Array, float], bool]:
         return super().never(problem, state) if problem.shared else partial(never, problem, state.ranges)

@@ -198,6 +198,11 @@ class Fitted:
             raise UserError("All training rows (of weight above 0) have the same class: there is nothing to fit.")
         if last.outputs > 1:
             self._check_several(train, last, train.y[count])
+        elif self.multi is not None:
+            what = "there are numbers to predict" if regression else "there are two"
+            raise UserError(
+                f"multi={self.multi!r} (--multi) says how three or more classes are fitted; {what}: leave it out."
+            )
 
     def _check_several(self, train: Dataset, last: Linear, present: Index) -> None:
         """The same, for three or more classes."""

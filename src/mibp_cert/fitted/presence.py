@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from mibp_cert.errors import UserError
+from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.table import Array, Budget, Index, Pieces, Rows, Spread, Table, of_rows
 from mibp_cert.sets import Budgeted, Noise
@@ -163,23 +163,42 @@ def _halved(budget: Budget, column: int) -> Budget:
     return replace(budget, rows=np.tile(budget.rows, 2), by=_joined(*halves))
 
 
-def check_left(noise: Noise, labels: Array, there: Mask | None, keep: Mask, names: tuple[object, ...]) -> None:
-    """Raise `UserError` if rows may go until a class (for a regression: the table) has none left; `labels`: one-hot, or none."""
-    if there is None:
+def check_left(
+    noise: Noise, labels: Array, there: Mask | None, keep: Mask, names: tuple[object, ...], *, free: bool
+) -> None:
+    """Raise where a class (for a regression: the table) may have no rows left: by rows that go, there is nothing to fit; by
+    labels alone, an intercept that is `free` of a penalty has no finite value. `labels`: one-hot, or none."""
+    if there is None and not (free and names):
         return
-    blocks, width = _budgeted(noise), noise.y_centre.shape[1]
-    classes = labels[:, : len(names)] if len(names) else np.ones((len(keep), 1))
+    classes = labels[:, : len(names)] if names else np.ones((len(keep), 1))
     for c in range(classes.shape[1]):
         mine = np.flatnonzero(keep & (classes[:, c] == 1.0))
-        most, touched = 0, np.zeros(0, dtype=np.intp)
-        for block in blocks:
-            moved = sparse.csc_matrix(noise.y_linear)[:, block.symbols].tocoo()
-            hit = np.unique(moved.row // width) if len(names) else leaving(block, noise)
-            most += block.most if np.isin(hit, mine).any() else 0
-            touched = np.union1d(touched, hit)
-        if most >= len(mine) and np.isin(mine, touched).all():
-            what = f"row of the class {names[c]!r}" if len(names) else "row"
-            raise UserError(
-                f"So many rows may go that no {what} is left ({len(mine)} of them count), and there would be nothing to fit: let "
-                "fewer go, or keep some with .where(...)."
+        if not _may_all_change(noise, mine, labels=bool(names)):
+            continue
+        what = f"row of the class {names[c]!r}" if names else "row"
+        if there is None:
+            raise Diverged(
+                f"The doubt is too large for this model: so many labels may be wrong that no {what} is left ({len(mine)} of them "
+                "count), and an intercept without penalty then has no finite value; doubt fewer labels, or keep some with "
+                ".where(...)."
             )
+        raise UserError(
+            f"So many rows may go that no {what} is left ({len(mine)} of them count), and there would be nothing to fit: let "
+            "fewer go, or keep some with .where(...)."
+        )
+
+
+def _may_all_change(noise: Noise, mine: Index, *, labels: bool) -> bool:
+    """Whether all of these rows may be gone at once, or (`labels`) have other labels."""
+    width, linear = noise.y_centre.shape[1], sparse.csc_matrix(noise.y_linear)
+    most, touched = 0, np.zeros(0, dtype=np.intp)
+    for block in noise.blocks:
+        if isinstance(block, Budgeted):
+            hit = np.unique(linear[:, block.symbols].tocoo().row // width) if labels else leaving(block, noise)
+            hit = np.intersect1d(hit, mine)
+            most += min(block.most, len(hit))
+        else:
+            hit = np.intersect1d(linear[:, block.symbols].tocoo().row // width, mine) if labels else touched[:0]
+            most += len(hit)
+        touched = np.union1d(touched, hit).astype(np.intp)
+    return most >= len(mine) and len(touched) == len(mine)

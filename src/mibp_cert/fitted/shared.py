@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from mibp_cert.fitted.crew import in_order
 from mibp_cert.fitted.known import Known, Ranges, solve
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Index, Rows, Spread, Table
@@ -134,12 +135,17 @@ class Shared:
     def spread(self, b: Array) -> Array:
         """`Σ_k |b·G_k|` for queries (queries × P), exactly but for rounding."""
         total = np.abs(b @ self.fixed.T).sum(axis=1)
-        for part in self.parts:
-            g = self.generators(part).reshape(-1, b.shape[1])
-            step = max(1, CELLS // len(g))
-            for k in range(0, len(b), step):
-                total[k : k + step] += np.abs(b[k : k + step] @ g.T).sum(axis=1)
+        for more in in_order(partial(self._spread, b), self.parts):
+            total += more
         return np.asarray(total)
+
+    def _spread(self, b: Array, part: slice) -> Array:
+        """The share of some rows."""
+        g, found = self.generators(part).reshape(-1, b.shape[1]), np.zeros(len(b))
+        step = max(1, CELLS // len(g))
+        for k in range(0, len(b), step):
+            found[k : k + step] = np.abs(b[k : k + step] @ g.T).sum(axis=1)
+        return found
 
     def ends(self, b: Array) -> tuple[Array, Array]:
         """Ends of `b·θ` for queries (queries × P)."""
@@ -250,7 +256,7 @@ def weights(g: Array, c: Array) -> Array:
 def in_turn(b: Array, each: int, of: Callable[[Array], Array]) -> Array:
     """`of(b)` for some queries at a time, where each takes so many numbers."""
     step = max(1, CELLS // max(1, each))
-    return np.concatenate([of(b[k : k + step]) for k in range(0, max(1, len(b)), step)])
+    return np.concatenate(list(in_order(lambda k: of(b[k : k + step]), range(0, max(1, len(b)), step))))
 
 
 def _spreads(table: Table) -> list[Spread]:

@@ -1,4 +1,4 @@
-"""What is shown on a terminal: bars with the time left, tables, and the result in sentences."""
+"""What is shown on a terminal: tables, and the result in sentences."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import TypeVar
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mibp_cert.certify import Callbacks, CertifiedRun, EpochRecord
+from mibp_cert.certify import CertifiedRun, EpochRecord
 from mibp_cert.engines import DEFAULT
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import steps_per_epoch
@@ -38,31 +36,6 @@ SOLVED: Columns[EpochRecord] = {
     "fall-\nbacks": lambda record: str(record.fallbacks),
 }
 """Columns of an epoch where a solver was asked."""
-
-
-def progress_bars(quiet: bool, *, transient: bool = True) -> Progress:
-    """Bars on the terminal that vanish when they are done if `transient`; nothing at all if `quiet`."""
-    words = TextColumn("{task.description}", markup=False)
-    columns = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=transient, disable=quiet)
-
-
-def show_training(progress: Progress, engine: str, *, fit: bool = False) -> Callbacks:
-    """Callbacks that move a bar for the training's steps and one for the programs within a step; a fit is one step, which is no
-    epoch."""
-    steps = progress.add_task(f"{engine}: {'bounding the minimum' if fit else 'training steps'}", total=None)
-    programs = progress.add_task(f"{'bounds' if fit else 'programs'} in this step", total=None, visible=False)
-
-    def on_stage(name: str) -> None:
-        progress.update(steps, description=f"{engine}: {name}", total=None)
-        progress.update(programs, visible=False)
-
-    return Callbacks(
-        lambda done, total: progress.update(programs, completed=done, total=total, visible=True),
-        lambda done, total: progress.update(steps, completed=done, total=total),
-        lambda record: None if fit else progress.update(steps, description=f"{engine}: epoch {record.epoch}"),
-        on_stage,
-    )
 
 
 def new_table(title: str, columns: Columns[Record], records: Iterable[Record]) -> Table:

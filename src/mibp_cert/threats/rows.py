@@ -88,7 +88,7 @@ class Added(_OfRows):
                 "Added without a domain lets a lost row be anything, however large, which no bound can cover; give the ranges of "
                 "its columns, such as domain={'age': (18, 99)}, or domain={} for what is seen in the data."
             )
-        given = {clean.column(name): ends for name, ends in self.domain.items() if not _is_target(clean, name)}
+        given = {clean.column(name): ends for name, ends in self.domain.items() if not is_target(clean, name)}
         k = self.at_most
         rows = np.arange(k, dtype=np.intp)
         x, parts = np.zeros((k, clean.features)), [presence(rows, there=False)]
@@ -104,7 +104,7 @@ class Added(_OfRows):
             parts += _options("y", y, 0, list(range(len(clean.classes))), "label")
         else:
             column = clean.target or Column(TARGET, 0, 1)
-            said = next((ends for name, ends in self.domain.items() if _is_target(clean, name)), None)
+            said = next((ends for name, ends in self.domain.items() if is_target(clean, name)), None)
             parts += _boxes("y", y, 0, _ends(column, said, clean.targets[:, 0]))
         return [Addition(x, y, tuple(parts))]
 
@@ -122,7 +122,7 @@ class Added(_OfRows):
         return f"at most {count(self.at_most, 'row')} may have been lost ({known})"
 
 
-def _is_target(clean: Dataset, name: Any) -> bool:
+def is_target(clean: Dataset, name: Any) -> bool:
     """Does a domain mean the targets of a regression by this name?"""
     if clean.targets is None or any(column.name == str(name) for column in clean.columns):
         return False
