@@ -150,8 +150,8 @@ class ClassDual(Dual):
     def _by_score(
         self, budget: Budget, known: ClassKnown, lam: tuple[Array, Array], const: Array, gain: Array
     ) -> tuple[Array, Array]:
-        """The gain where row and alternative have one middle, by the scores of the latter (`fitted.costs`), and the sum of absolute
-        values behind that; `lam`: of all rows, and of alternatives."""
+        """The gain where row and alternative have one middle, by the scores of the latter (`fitted.costs`), and the sum of
+        absolute values behind that; `lam`: of all rows, and of alternatives."""
         i, box, rows = np.maximum(budget.rows, 0), self.box, self.table.rows
         same = (budget.rows >= 0) & (budget.by.x == rows.x[i]).all(axis=1)
         if not same.any():
