@@ -87,7 +87,7 @@ class Dual:
 
     def upper(self, a: Array, own: Index | None = None, sign: float = 1.0) -> Array:
         """Upper bounds of `a·θ`; where `own[q] = i ≥ 0`, of `sign` times the score of row `i` with its own noise."""
-        return self._in_turn("_upper", sign, a, _of_rows(a, own))[0]
+        return self._in_turn("_upper", sign, a, _of_rows(a, own))[0] if len(a) else np.zeros(0)
 
     def best(self, a: Array, own: Index | None = None, sign: float = 1.0) -> tuple[Array, Multipliers]:
         """The same with multipliers that are as good as can be, and these: some ten times the work."""
@@ -102,7 +102,7 @@ class Dual:
         """What a method computes of the queries, some at a time, by whoever works (`fitted.crew`)."""
         rows = len(self.table.rows) + sum(len(budget.by) for budget in self.table.budgets)
         step, count = max(1, CELLS // max(1, rows * asked[0].shape[1])), len(asked[0])
-        found = in_chunks(_chunk, (self, of, sign, step, asked), max(1, count), step, rows * asked[0].size)
+        found = in_chunks(_chunk, (self, of, sign, step, asked), count, step, rows * asked[0].size)
         return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
     def _upper(self, a: Array, own: Index, sign: float) -> Array:

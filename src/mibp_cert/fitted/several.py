@@ -7,7 +7,8 @@ z_l` of every row, for all pairs `k < l`.
 *One-versus-rest*: class `k` against all others has the minimiser `θ_k` of a problem with two classes, which knows nothing of
 the other problems: each is proven on its own. A query `Σ_k a_k·θ_k` is at most the sum of the bounds of its parts, since every
 dataset has to obey each of these; and at most the bound of all classes at once (`fitted.rest`), which pays for a cell's noise
-only once.
+only once. All problems have one table but for their targets, with the same alternatives: a label that neither enters nor leaves
+class `k` is nothing to its target, but may change the row's weight (`fitted.presence`).
 """
 
 from __future__ import annotations
