@@ -14,6 +14,7 @@ from mibp_cert import Fitted, LabelFlips, LInf, Removed
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.cli.commands import write_report
 from mibp_cert.data import iris
+from mibp_cert.fitted import explain as parts_of
 from mibp_cert.fitted import explain_classes as taken_apart
 from mibp_cert.fitted.softmax import ClassKnown
 from test_fitted_classes_rows import BY_CLASS, REST, K, tiny
@@ -118,14 +119,14 @@ def test_parts_are_what_first_order_says_where_doubt_is_small(multi: str | None)
 
 
 MUTANTS: dict[str, Any] = {
-    "chords forgotten": (taken_apart, "_gap", lambda middle, radius, rho: np.zeros_like(middle)),
+    "chords forgotten": (parts_of, "_gap", lambda middle, radius, rho: np.zeros_like(middle)),
     "labels forgotten": (ClassKnown, "labels", lambda self, omega: -(self.rows.y.T * omega).sum(axis=-2) + 1e-3),
     "budgets forgotten": (
         taken_apart,
         "_replaced",
         lambda dual, gains, by_column, shape: (np.zeros(shape[:2]), np.zeros(shape[0]), np.zeros(shape)),
     ),
-    "supports forgotten": (taken_apart, "_supports", lambda dual: []),
+    "supports forgotten": (taken_apart, "_supports", lambda *of: []),
 }
 SHOWN = {"chords forgotten": "linf", "labels forgotten": "any labels", "supports forgotten": "l1"}
 

@@ -173,7 +173,7 @@ def test_wrong_programs_are_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch
 
 
 def state_of(kind: Any, step: Any, bound: Any) -> FittedSet:
-    made = kind(SolverSettings(jobs=1, nodes_per_program=10)) if kind is FitMibpEngine else kind()
+    made = kind(settings=SolverSettings(jobs=1, nodes_per_program=10)) if kind is FitMibpEngine else kind()
     try:
         state, _ = made.advance(Box.point(np.zeros(step.layout.size)), step, bound)
     finally:

@@ -51,7 +51,7 @@ FEW = 0.05
 LOST = 1.02
 """Bounds wider than this multiple of the hypothesis, and growing, will not prove themselves."""
 MOST = 3.0
-"""Multiple of the first-order radii beyond which ranges that still fail are not followed any further."""
+"""Multiple of the first-order radii beyond which ranges that still fail are not followed, if their exits can be cut."""
 LOOSE = 100.0
 """Ranges of scores (the median one) beyond this multiple of the spread of all clean scores say nothing."""
 RESORTS = 12
@@ -106,6 +106,9 @@ class Search:
         self.least = 1e-9 * (1.0 + np.abs(self.centre)) + problem.slip()
         self.first = self._ends(below, above, 1.0)
         self.finer = Finer(problem) if isinstance(problem, Problem) and not problem.shared else None
+        # Where exits can be cut, that is the better way to go on from there.
+        cut = self.finer is not None and self.finer.problem.small and not self.finer.problem.table.budgets
+        self.most = MOST if cut else np.inf
 
     def _ends(self, below: Array, above: Array, factor: float) -> tuple[Array, Array]:
         """Ends around the centre, moved out by the factor; the clean model is strictly inside."""
@@ -133,7 +136,7 @@ class Search:
                 return ranges, True
             ratio = float(np.median((above - below) / (high - low)))
             hope |= ratio < HOPE
-            if (ratio > LOST and ratio > before) or np.median((high - low) / widths) > MOST:
+            if (ratio > LOST and ratio > before) or np.median((high - low) / widths) > self.most:
                 break
             before, most = ratio, count > FEW * 2 * len(low)
             # As long as many fail all move, also inwards; a few stragglers are moved out on their own.
