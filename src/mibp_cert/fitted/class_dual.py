@@ -7,6 +7,7 @@ of `Θ` now over `K` scores, each on its own scores' ranges; where the row may b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -64,7 +65,7 @@ class ClassDual(Dual):
         shape = (len(a), *box.middle.shape)
         low, high = box.middle - box.radius, box.middle + box.radius
         theta = np.broadcast_to(box.middle, shape)
-        u = -solve(known.curvature(known.start(), rows.x) + self.fixed, a.T).T.reshape(shape)
+        u = (a @ self.first).reshape(shape)
         p = np.broadcast_to(known.start(), (len(a), self.classes, len(rows)))
         rho = known.slopes(u, rows.w * known.multipliers(u @ rows.x.T, p) + plus)
         # Budgets make ranges wide, and few queries are worth the time: then the choice matters.
@@ -87,6 +88,12 @@ class ClassDual(Dual):
         hat = known.worst(rho)
         m = known.curvature(p, hat) + self.fixed
         return -solve(m, _asked(a, row, pair, hat)[..., None]).reshape(shape), p, rho, theta
+
+    @cached_property
+    def first(self) -> Array:
+        """`−M⁻¹` with the slopes in the middle of the ranges: where the search starts."""
+        m = self.all.curvature(self.all.start(), self.table.rows.x) + self.fixed
+        return -solve(m, np.eye(len(m)))
 
     def _wrong(self, u: Array, hat: Array) -> tuple[Array, Array]:
         """The rows at their worst, and their labels (queries × K × rows), after the changes by which budgets gain most, about."""

@@ -26,7 +26,7 @@ from mibp_cert.fitted.classes import PIN, by_class, in_layout, minimise_classes
 from mibp_cert.fitted.features import Features
 from mibp_cert.fitted.losses import SCORE_LOSSES, ScoreLoss
 from mibp_cert.fitted.minimum import minimise
-from mibp_cert.fitted.problem import MOST_CELLS
+from mibp_cert.fitted.problem import MOST_CLASS_CELLS
 from mibp_cert.fitted.table import Array, Index
 from mibp_cert.graph import GraphBuilder, evaluate
 from mibp_cert.nets import Linear, Network, Plan, Step
@@ -210,8 +210,8 @@ class Fitted:
         if empty:
             raise UserError(f"No training row has the class {', '.join(empty)}: leave it out of the classes.")
         wide = (last.inputs + 1) * last.outputs ** (2 if self.softmax else 1)
-        if len(train) ** 2 * wide > MOST_CELLS:
-            most = int((MOST_CELLS / wide) ** 0.5) // 100 * 100
+        if len(train) ** 2 * wide > MOST_CLASS_CELLS:
+            most = int((MOST_CLASS_CELLS / wide) ** 0.5) // 100 * 100
             raise UserError(
                 f"With {last.outputs} classes, bounding the scores of {len(train)} rows among each other would take hours: use "
                 f"at most about {most} rows (such as --sample {most})."

@@ -24,6 +24,8 @@ OWN_CELLS = 20_000_000
 """Rows × rows × parameters up to which every row's score has multipliers of its own."""
 MOST_CELLS = 100_000_000
 """The same, where shared multipliers prove nothing: some minutes."""
+MOST_CLASS_CELLS = 300_000_000
+"""Rows × rows × parameters × classes of softmax that are bounded: some minutes."""
 OWN_TESTS = 200_000_000
 """Queries × rows × parameters that get multipliers of their own beside many rows."""
 BEST_TESTS = 500_000_000

@@ -24,7 +24,7 @@ from mibp_cert.fitted.class_dual import ClassDual
 from mibp_cert.fitted.classes import Box, by_class, in_layout, pairs_of
 from mibp_cert.fitted.known import Known, Ranges
 from mibp_cert.fitted.losses import EPS
-from mibp_cert.fitted.problem import Problem
+from mibp_cert.fitted.problem import OWN_CELLS, Problem
 from mibp_cert.fitted.rest import RestKnown
 from mibp_cert.fitted.softmax import ClassKnown
 from mibp_cert.fitted.table import Array, Rows, Table
@@ -114,17 +114,19 @@ class SoftmaxProblem(Bounded):
             rows.r.any() or rows.q.any() or rows.j is not None or rows.pieces or self.table.blocks or self.table.budgets
         )
         dual = self._dual(ranges, rounds if doubt else 0)
+        # Scores only say how far `p` may be from its line: those of many rows have multipliers that all of them share.
+        quick = self._dual(ranges, 0) if len(rows) ** 2 * len(self.c) * k > OWN_CELLS else dual
         eye, asked = np.eye(len(self.c)), self._asked(rows.x)
         own = np.arange(len(asked), dtype=np.intp)
         low, high = (in_layout(end.reshape(k, -1), self.width) for end in (-dual.upper(-eye), dual.upper(eye)))
-        ends = [(low, high), (-dual.upper(-asked, own, -1.0), dual.upper(asked, own))]
+        ends = [(low, high), (-quick.upper(-asked, own, -1.0), quick.upper(asked, own))]
         between = np.abs(self._pairs @ dual.box.middle) + np.abs(self._pairs) @ dual.box.radius  # |θ_k − θ_l|
         for budget in self.table.budgets:
             other, more = (
                 self._asked(budget.by.x),
                 budget.by.reach_of(between).T.ravel() * (1.0 + 8.0 * EPS * len(self.c)),
             )
-            ends.append((-dual.upper(-other) - more, dual.upper(other) + more))
+            ends.append((-quick.upper(-other) - more, quick.upper(other) + more))
         return Ranges(*ends[0], *ends[1], tuple(ends[2:]))
 
     def upper(self, ranges: Ranges, a: Array) -> Array:
