@@ -38,6 +38,8 @@ from mibp_cert.nets import Cosine, Linear, Network, Tanh
 
 KINDS = {"tanh": Tanh(), "fourier": Cosine()}
 """Random features, and the function behind each."""
+FROZEN = "frozen"
+"""The kind of features that are given as layers."""
 CELLS = 4_000_000
 """Symbols times features at once."""
 
@@ -131,7 +133,7 @@ class FrozenLayers:
 
     def to_json(self) -> dict[str, Any]:
         body, theta = self.body(self._leading.features)
-        return {"kind": "frozen", "layers": body.describe(), "sha256": hashlib.sha256(theta.tobytes()).hexdigest()}
+        return {"kind": FROZEN, "layers": body.describe(), "sha256": hashlib.sha256(theta.tobytes()).hexdigest()}
 
     @property
     def words(self) -> str:
