@@ -220,16 +220,19 @@ def through(table: Table, body: Network, theta: Array) -> Table:
         found = enclose_features(graph(len(rows)), parameters, noise)
         # What the products below round.
         slip = 8.0 * (noise.terms + 8) * EPS * np.einsum("nmk,nk->nm", np.abs(found.j), noise.largest_cells)
-        moved = rows.r.any(axis=0)
-        j = rows.r[:, moved, None] * found.j.transpose(0, 2, 1)[:, moved, :]
-        pieces = tuple(Pieces(_after(found.j, p.linear), p.segments) for p in rows.pieces)
-        return Rows(found.c, upward(found.beta + slip), rows.y, rows.q, rows.w, j, pieces), found.j
+        along = np.flatnonzero(rows.r.any(axis=0)).astype(np.intp)
+        j = rows.r[:, along, None] * found.j.transpose(0, 2, 1)[:, along, :]
+        pieces = tuple(Pieces(_after(found.j, p.linear), p.segments, p.linear) for p in rows.pieces)
+        return Rows(found.c, upward(found.beta + slip), rows.y, rows.q, rows.w, j, pieces, along), found.j
 
     main, j = of(table.rows, table.blocks)
-    blocks = tuple(replace(spread, linear=_after(j, spread.linear)) for spread in table.blocks)
+    blocks = tuple(Spread(_after(j, spread.linear), spread.block, spread.linear) for spread in table.blocks)
+    none = np.zeros(0, dtype=np.intp)
     # No block reaches a row that a budget replaces (`fitted.table`).
     budgets = tuple(
-        replace(b, by=replace(b.by, x=main.x[b.rows], r=main.r[b.rows]) if b.targets_only else of(b.by, ())[0])
+        replace(
+            b, by=replace(b.by, x=main.x[b.rows], r=main.r[b.rows], along=none) if b.targets_only else of(b.by, ())[0]
+        )
         for b in table.budgets
     )
     return replace(table, rows=main, blocks=blocks, budgets=budgets)
