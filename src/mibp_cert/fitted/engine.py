@@ -21,7 +21,7 @@ from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress
 from mibp_cert.engines.interval import enclose
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
-from mibp_cert.fitted.advice import too_large
+from mibp_cert.fitted.advice import says_nothing, too_large
 from mibp_cert.fitted.bounded import Bounded
 from mibp_cert.fitted.classes import in_layout, minimise_classes, tilt_classes
 from mibp_cert.fitted.explain import Clean
@@ -44,8 +44,6 @@ LINEAR = frozenset({"add", "scale", "contract", "sum", "gather", "reshape"})
 """Operations through which an output may depend on fitted parameters."""
 LEAST = float(np.nextafter(0.0, 1.0))
 """What is proven to be positive is at least this."""
-WIDEST = 1e6
-"""Ranges wider than this multiple of the largest parameter (at least 1) say nothing."""
 ROUNDS = 8
 """Rounds of bounds that are counted on."""
 CLOSE = 0.25
@@ -122,7 +120,7 @@ class DualEngine(Engine):
                 if isinstance(problem, FiniteProblem)
                 else prove(problem.telling(_rounds(self.progress)))
             )
-        if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
+        if ranges is None or says_nothing(ranges, problem.c):
             raise Diverged(_unproven(step, threat, frozen))
         found = FittedSet.of(problem, ranges, frozen)
         if isinstance(problem, Problem):
