@@ -95,6 +95,24 @@ def test_frozen_layers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         mc.certify_fit(data, mc.LInf(0.01), other, attack_settings=FEW, run_dir=tmp_path / "whole", resume=True)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        mc.Fitted(C=np.float32(0.1)),
+        mc.Fitted(C=np.int64(1)),
+        mc.Fitted(C=0.1, class_weight={np.int64(0): 2.0}),
+        mc.Fitted(C=0.1, class_weight={0: np.int64(2)}),
+        mc.Fitted(C=0.1, features=RandomFeatures(np.int64(3), np.float32(0.5), np.int64(2))),
+        mc.Fitted(C=0.1, fit_intercept=np.bool_(True), penalise_intercept=np.bool_(True)),
+    ],
+)
+def test_numbers_of_numpy_are_kept_as_plain_ones(model: mc.Fitted, tmp_path: Path) -> None:
+    data = mc.two_moons(0, sizes=(12, 5, 5))
+    run = mc.certify_fit(data, mc.LInf(0.01), model, attacked=False, run_dir=tmp_path)
+    assert same(run, mc.load_run(tmp_path))
+    assert type(model.C) in (int, float)
+
+
 def interrupt(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> None:
     """Begin a run, and stop it before its ranges are proven."""
 
