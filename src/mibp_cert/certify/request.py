@@ -111,6 +111,10 @@ class Request:
         if self.start.shape != (self.network.layout.size,) or not np.isfinite(self.start).all():
             raise UserError(f"The initial parameters must be {self.network.layout.size} finite numbers.")
         self.training.check(self.network, train)
+        if isinstance(self.training, Fitted) and self.network.logits > 1 and made is not DualEngine:
+            raise UserError(
+                f"The engine '{self.engine}' knows fitted models of one score; three or more classes are bounded by 'dual'."
+            )
         check_memory(self.network, train, self.threat, self.training.batch_size, made)
 
     def _check_rows(self) -> None:
