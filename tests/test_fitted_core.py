@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import mpmath
@@ -14,7 +15,7 @@ from sklearn.svm import LinearSVC
 
 from fits import World, attacked, step_of, table, threats
 from mibp_cert.engines.base import Box
-from mibp_cert.fitted import SCORE_LOSSES, DualEngine, Fitted, FittedSet, dual, engine, known, ranges
+from mibp_cert.fitted import SCORE_LOSSES, DualEngine, Fitted, FittedSet, dual, engine, known, ranges, zonotope
 from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.known import Known, Ranges
 from mibp_cert.fitted.losses import HuberScore, ScoreLoss, SquaredHinge
@@ -237,6 +238,26 @@ def test_the_zonotope_holds_under_an_assumption() -> None:
             part = replace(world, theta=world.theta[chosen], s=world.s[chosen], dirty=world.dirty[chosen])
             found = Zonotope(problem.table, problem.loss, z, problem.tau).bounds(a, v)
             assert part.excess(found) <= 1e-10 * (1.0 + np.abs(world.s).max())
+
+
+def test_the_zonotope_rounds_outward_where_sums_cancel() -> None:
+    """Queries that are nearly opposite to the assumption: `h(b + νa) − νv`, evaluated exactly for the `ν` that were tried."""
+    world, rng = world_of("squared-error", "linf", samples=2, rounds=0), np.random.default_rng(0)
+    problem = world.problem
+    found = Zonotope(problem.table, problem.loss, world.hull(), problem.tau)
+
+    def exact(part: Any) -> Any:
+        return np.vectorize(Fraction, otypes=[object])(part)
+
+    g, c = exact(found.g), exact(found.c)
+    for _ in range(20):
+        b = rng.normal(size=(1, len(problem.c)))
+        a = -b[0] / 3.0 * (1.0 + 1e-14 * rng.normal(size=len(problem.c)))
+        zero = np.zeros((1, len(found.g)))
+        up = found._upper(b, zero, np.zeros(1), a, 0.0, 0.0)[0]
+        guess = zonotope._median(b @ found.g.T, found.g @ a, float(a @ found.c), 0.0)[0]
+        at = [exact(b[0]) + Fraction(share * guess) * exact(a) for share in zonotope.SHARES]
+        assert Fraction(up) >= min(q @ c + np.abs(g @ q).sum() for q in at)
 
 
 # Proofs ---------------------------------------------------------------------------------------------------------------

@@ -415,6 +415,18 @@ def test_a_start_that_no_box_proves_is_said(
         assert (status, "no ranges of its parameters could be proven" in said) == (3, True)
 
 
+@pytest.mark.parametrize("widest", [0.03, 0.003])
+def test_a_c_that_would_do_does(widest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where ranges are refused for their width, though they are proven."""
+    monkeypatch.setattr("mibp_cert.fitted.advice.WIDEST", widest)
+    data, threat = mc.two_moons(0, sizes=(20, 5, 5)), mc.LInf(0.1)
+    with pytest.raises(Diverged, match=r"Use a smaller C \([0-9.]+ would do\)") as found:
+        mc.certify_fit(data, threat, mc.Fitted(C=1.0))
+    enough = float(str(found.value).split("smaller C (")[1].split(" ")[0])
+    run = mc.certify_fit(data, threat, mc.Fitted(C=enough), attacked=False)
+    assert run.bounds.radius.max() <= widest * max(1.0, np.abs(run.theta).max())
+
+
 def test_rows_without_any_slope_left_do_not_crash_the_bound() -> None:
     """Scores so far from 0 that the intercept, which is not penalised, has no curvature: nothing is proven, and that is said."""
     with pytest.raises(Diverged, match="The doubt is too large for this model"):

@@ -37,7 +37,10 @@ def moons(threat: Any = None, c: float = 1.0, **how: Any) -> mc.CertifiedRun:
     return mc.certify_fit(data, threat or mc.LInf(0.05), mc.Fitted(C=c, **how), attacked=False)
 
 
-def check_sum(run: mc.CertifiedRun, x: Any) -> None:
+POSITIVE = ("chords", "targets", "budgets", "rest")
+
+
+def check_sum(run: mc.CertifiedRun, x: Any, positive: tuple[str, ...] = ("bands", *POSITIVE)) -> None:
     """The parts add up to the width of the ranges, all that is rounding is small, and none is negative that cannot be."""
     found, outputs = mc.explain(run, x), run.ranges(x).outputs
     width = (outputs.high - outputs.low)[:, 0]
@@ -46,7 +49,7 @@ def check_sum(run: mc.CertifiedRun, x: Any) -> None:
     np.testing.assert_allclose(found.total, width, rtol=1e-8)
     assert (np.abs(found.rounding) <= 1e-6 * width).all()
     scale = 1e-9 * width.max()
-    for name in ("chords", "bands", "targets", "budgets", "rest"):
+    for name in positive:
         assert getattr(found, name).min() >= -scale, name
     low, high = (mc.explain(run, x, end) for end in ("low", "high"))
     clean = run.train.in_units(step_of_run(run).design(run.theta, x) @ run.theta[-step_of_run(run).fitted :])
@@ -74,6 +77,71 @@ def test_parts_add_up_in_the_units_of_scaled_targets_and_behind_features() -> No
     run = moons(mc.LInf(0.01), features=mc.RandomFeatures(6, 2.0))
     check_sum(run, run.data.tested.x[:5])
     assert mc.explain(run, run.data.tested.x[:5]).noise.shape == (5, 40, 2)
+
+
+BEHIND = [(loss, name) for loss in ("cross-entropy", "squared-error") for name in threats(loss) if name != "exchanged"][
+    ::2
+]
+
+
+@pytest.mark.parametrize(("loss", "name"), BEHIND)
+def test_behind_features_parts_belong_to_the_columns_of_the_table(loss: str, name: str) -> None:
+    """They add up, there is one for each column, and those that no dataset changes have none."""
+    train = table(loss, missing=name.startswith("missing"))
+    model = mc.Fitted(loss, C[loss], features=mc.RandomFeatures(3, 0.2))
+    run = mc.certify_fit(train, threats(loss)[name], model)
+    x = table(loss, 4, 50, like=train).x
+    check_sum(run, x, POSITIVE)
+    found, hull = mc.explain(run, x), run.request.members.hull()
+    assert found.columns.shape == (4, train.features)
+    assert found.possible.shape == (4, len(train), train.features + 1)
+    still = (hull.x_low == hull.x_high).all(axis=0)
+    assert not still.all() or name in ("labels", "targets")
+    scale = 1e-9 * found.total.max()
+    assert (np.abs(found.columns[:, still]) <= scale).all()
+    assert (np.abs(found.possible[..., :-1][..., still]) <= scale).all()
+    if not (still.all() or run.request.members.noise().symbols == 0):
+        moved = found.columns + found.possible[..., :-1].sum(axis=1)
+        assert moved[:, ~still].sum() > 0
+
+
+@pytest.mark.parametrize(
+    "threat",
+    [
+        mc.LInf({"2": 0.5}),
+        mc.L2({"2": 0.5}),
+        mc.Budget(mc.LInf({"2": 3.0}), rows=3),
+        mc.Budget(mc.L2({"2": 3.0}), rows=3),
+        mc.Budget(mc.LInf({"2": 3.0}), rows=3) & mc.LInf({"1": 1e-4}),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("features", [1, 5])
+def test_behind_features_the_column_in_doubt_is_named(threat: mc.Threat, features: int) -> None:
+    """By the sentence where nothing is proven, and by `blame`."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 3))
+    score = x.sum(axis=1) + rng.normal(size=30)
+    data, numbers = mc.Dataset.of(x, (score > 0).astype(int)), mc.Dataset.regression(x, score)
+    with pytest.raises(mc.Diverged, match=r"comes most from the column '2' \(\d+ %\);"):
+        mc.certify_fit(data, threat, mc.Fitted(C=1e5, features=mc.RandomFeatures(features)))
+    model = mc.Fitted("squared-error", C=1e-3, features=mc.RandomFeatures(features))
+    run = mc.certify_fit(numbers, threat, model, attacked=False)
+    assert mc.blame(run, x=x[:3], top=1, verified=False).columns.index[0] == "2"
+
+
+@pytest.mark.parametrize("multi", ["softmax", "one-versus-rest"])
+def test_of_several_classes_behind_features_too(multi: str) -> None:
+    data = table("cross-entropy", 12, classes=3)
+    model = mc.Fitted(C=0.003, features=mc.RandomFeatures(3, 0.2), multi=multi)
+    some = np.arange(12) < 6
+    threat = mc.L2({"income": 0.3}).where(some) & mc.Budget(mc.LInf({"income": 1.0}), rows=1).where(~some)
+    found = mc.explain(mc.certify_fit(data, threat, model), data.x[:3])
+    place = data.columns[data.column("income")].start
+    assert found.columns.shape == (3, data.features)
+    moved = found.columns + found.possible[..., :-1].sum(axis=1)
+    assert (np.delete(moved, place, axis=1) == 0).all()
+    assert (moved[:, place] > 0).all()
 
 
 def test_rows_and_columns_that_nothing_moves_cost_nothing() -> None:

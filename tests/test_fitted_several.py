@@ -13,6 +13,7 @@ import mibp_cert as mc
 from fits import attacked, table
 from mibp_cert import Budget, Dataset, Fitted, FrozenLayers, LabelFlips, LInf, Network, Split, UserError, certify_fit
 from mibp_cert.certify.attack import AttackSettings
+from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.data import iris
 from mibp_cert.errors import Diverged, SoundnessError
 from mibp_cert.fitted import FitStep, engine
@@ -102,6 +103,17 @@ def test_a_stored_run_gives_the_same_answers(model: Fitted, tmp_path: Path) -> N
     assert all(check.holds for check in checks.values()), checks
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_outputs_of_one_class_are_bounded_on_their_own(model: Fitted) -> None:
+    """No query speaks of two classes: where each has a problem of its own, that one alone is asked."""
+    run = certify_fit(split_of(), LInf({"income": 0.1}), model, attacked=False)
+    x = run.data.tested.x
+    outputs, scores = run.ranges(x).outputs, nominal_outputs(run.network, run.theta, x)
+    assert (outputs.low <= scores).all()
+    assert (scores <= outputs.high).all()
+    assert mc.holds(run, lambda m: m.out(0, 1) <= 100.0, x).name == "HOLDS"
+
+
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
@@ -117,6 +129,14 @@ def test_threats_that_may_empty_a_class_are_refused(model: Fitted) -> None:
         split_of(), LabelFlips(2), engine.replace(model, class_weight=same_for_all), attack_settings=QUICK
     )
     assert outside(run) <= 0.0
+
+
+@pytest.mark.parametrize("name", ["lp", "mibp"])
+@pytest.mark.parametrize("model", MODELS)
+def test_engines_of_one_score_are_refused_before_any_work(name: str, model: Fitted, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"The engine '{name}' knows fitted models of one score"):
+        certify_fit(split_of(), LInf(0.01), model, name, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_many_rows_and_classes_without_rows_are_refused() -> None:

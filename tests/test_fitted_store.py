@@ -21,7 +21,7 @@ from mibp_cert.errors import UserError
 from mibp_cert.fitted import REGRESSIONS, SCORE_LOSSES, RandomFeatures
 from mibp_cert.fitted import engine as fitted_engine
 from mibp_cert.store import refit, stored_request
-from mibp_cert.store.archive import read_step
+from mibp_cert.store.archive import digest, opened, pack, read_step, sealed, unpack
 from mibp_cert.store.second import BITS, balls
 from mibp_cert.store.verify import AuditSettings, verify
 from test_archive import _flip_bit, _rewrite, _truncate, copy_of, same
@@ -75,14 +75,109 @@ def test_frozen_features_are_kept(tmp_path: Path) -> None:
     assert all(check.holds for check in verify(tmp_path, QUICK))
 
 
-def test_a_fit_that_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_layers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their parameters are the first ones of the model's; the layers behind them are no part of it."""
+    data, network = mc.two_moons(0, sizes=(20, 5, 5)), mc.Network.mlp([2, 4, 3])
+    model = mc.Fitted(C=0.05, features=mc.FrozenLayers(network, network.initialise(0), layers=2))
+
+    def made(folder: Path) -> mc.CertifiedRun:
+        return mc.certify_fit(data, mc.LInf(0.01), model, attack_settings=FEW, run_dir=folder)
+
+    run = made(tmp_path / "whole")
+    interrupt(monkeypatch, lambda: made(tmp_path / "cut"))
+    for again in (mc.load_run(tmp_path / "whole"), mc.resume_run(tmp_path / "cut")):
+        assert same(run, again)
+        x = data.tested.x
+        assert np.array_equal(run.ranges(x).outputs.low, again.ranges(x).outputs.low)
+    assert all(check.holds for check in verify(tmp_path / "whole", QUICK))
+    other = mc.Fitted(C=0.05, features=mc.FrozenLayers(network, network.initialise(1), layers=2))
+    with pytest.raises(UserError, match=r"run on other data|training was"):
+        mc.certify_fit(data, mc.LInf(0.01), other, attack_settings=FEW, run_dir=tmp_path / "whole", resume=True)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        mc.Fitted(C=np.float32(0.1)),
+        mc.Fitted(C=np.int64(1)),
+        mc.Fitted(C=0.1, class_weight={np.int64(0): 2.0}),
+        mc.Fitted(C=0.1, class_weight={0: np.int64(2)}),
+        mc.Fitted(C=0.1, features=RandomFeatures(np.int64(3), np.float32(0.5), np.int64(2))),
+        mc.Fitted(C=0.1, fit_intercept=np.bool_(True), penalise_intercept=np.bool_(True)),
+    ],
+)
+def test_numbers_of_numpy_are_kept_as_plain_ones(model: mc.Fitted, tmp_path: Path) -> None:
+    data = mc.two_moons(0, sizes=(12, 5, 5))
+    run = mc.certify_fit(data, mc.LInf(0.01), model, attacked=False, run_dir=tmp_path)
+    assert same(run, mc.load_run(tmp_path))
+    assert type(model.C) in (int, float)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> None:
+    """Begin a run, and stop it before its ranges are proven."""
+
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(fitted_engine, "prove", stopped)
         with pytest.raises(KeyboardInterrupt):
-            kept(tmp_path / "cut")
+            run()
+
+
+def weighted(folder: Path, how: str) -> mc.CertifiedRun:
+    """A run whose rows, or classes (true and false here), count differently."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(20, 2))
+    data = mc.Dataset.of(x, x @ [1.0, 2.0] + rng.normal(size=20) > 0)
+    options: dict[str, Any] = {"sample_weight": rng.choice([0.05, 1.0, 8.0], size=20)} if "rows" in how else {}
+    model = mc.Fitted(C=0.1, class_weight={True: 3.0} if "classes" in how else None)
+    return mc.certify_fit(
+        mc.Split("weighted", data, test=data.take(np.arange(4))),
+        mc.LInf(0.01),
+        model,
+        attack_settings=FEW,
+        run_dir=folder,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("how", ["rows", "classes", "rows and classes"])
+def test_weights_are_kept_to_the_same_bits(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = weighted(tmp_path / "whole", how)
+    interrupt(monkeypatch, lambda: weighted(tmp_path / "cut", how))
+    for again in (mc.load_run(tmp_path / "whole"), mc.resume_run(tmp_path / "cut")):
+        assert same(run, again)
+        mine, other = (one.ranges(run.train.x).outputs for one in (run, again))
+        assert np.array_equal(mine.low, other.low)
+        assert np.array_equal(mine.high, other.high)
+    for folder in ("whole", "cut"):
+        checks = verify(tmp_path / folder, QUICK)
+        assert all(check.holds for check in checks), checks
+
+
+@pytest.mark.parametrize("what", ["lost", "altered", "lost before they were hashed"])
+def test_lost_or_altered_weights_are_refused_though_hashes_were_mended(what: str, tmp_path: Path) -> None:
+    weighted(tmp_path, "rows")
+    data, kept_ = unpack((tmp_path / "data.npz").read_bytes()), opened(tmp_path / "run.json")
+    if what == "altered":
+        data["train_weights"] = data["train_weights"] + 1e-9
+    else:
+        del data["train_weights"]
+    if "before" in what:
+        del kept_["description"]["data"]["weights_sha256"]
+    (tmp_path / "data.npz").write_bytes(pack(data))
+    (tmp_path / "run.json").write_bytes(sealed({**kept_, "data": digest(pack(data))}))
+    _rewrite(tmp_path, lambda arrays, number: None, range(0))
+    for read in (mc.load_run, mc.resume_run):
+        with pytest.raises(UserError, match=r"weights of the rows in .* were lost or altered"):
+            read(tmp_path)
+    (check,) = verify(tmp_path, QUICK)
+    assert check.holds is False
+
+
+def test_a_fit_that_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(monkeypatch, lambda: kept(tmp_path / "cut"))
     whole = kept(tmp_path / "whole")
     with pytest.raises(UserError, match="is not finished; go on with it"):
         mc.load_run(tmp_path / "cut")

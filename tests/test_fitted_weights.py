@@ -10,11 +10,13 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import mibp_cert as mc
-from fits import REGRESSIONS, attacked, table
+from fits import REGRESSIONS, attacked, step_of, table
 from mibp_cert import Added, Budget, Fitted, LabelFlips, LInf, Removed, Split, TargetNoise, column
 from mibp_cert.engines import ENGINES
 from mibp_cert.errors import UserError
 from mibp_cert.fitted import FitStep, finite, presence
+from mibp_cert.fitted.engine import table_problem
+from mibp_cert.threats import label_is
 from test_fitted_rows import LOSSES, QUICK, C, by_scikit_learn, split_of, tiny
 
 
@@ -114,6 +116,14 @@ def test_engines_of_steps_refuse_rows_that_come_and_go_by_name(engine: str, thre
 
 
 NUMBERS = tiny("squared-error")
+
+
+def test_rows_that_weigh_nothing_count_with_another_label() -> None:
+    """Their labels are in doubt without a number, though those of the rows that count are not."""
+    data = table("cross-entropy", 8)
+    step = step_of(data, Fitted(C=0.1, class_weight={0: 0.0}))
+    with pytest.raises(UserError, match="at most a given number of labels may be wrong"):
+        table_problem(step, LabelFlips().where(label_is(0)).bind(data), np.zeros(0))
 
 
 @pytest.mark.parametrize(

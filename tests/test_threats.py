@@ -13,7 +13,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from cases import ROWS, THREATS, bound, survey
 from conftest import small_data
-from mibp_cert.data import Dataset, Recipe
+from mibp_cert.data import Column, Dataset, Recipe
 from mibp_cert.errors import UserError
 from mibp_cert.sets import ThreatSet
 from mibp_cert.solvers import ProgramBuilder
@@ -241,6 +241,23 @@ def test_missing_values_that_the_threat_forgets_are_refused() -> None:
     for forgets in (LInf(1.0), Missing("age"), Missing().where(label_is(0)), LInf(0.0)):
         with pytest.raises(UserError, match="not covered by the threat"):
             forgets.bind(survey())
+
+
+@pytest.mark.parametrize(
+    "kind", [L1, L2, LInf, lambda eps: Budget(LInf(eps), cells=1), lambda eps: Budget(L2(eps), rows=2)]
+)
+@pytest.mark.parametrize("eps", [1e-9, 0.1, 3.0])
+def test_members_on_top_of_a_large_box_are_members(kind: Any, eps: float) -> None:
+    """Adding a small move to a missing value, which may be far from the clean cell, rounds by the size of that value."""
+    x = np.random.default_rng(0).normal(size=(6, 2))
+    missing = np.zeros((6, 2), dtype=bool)
+    missing[::2, 0] = missing[1, 1] = True
+    columns = tuple(Column(name, i, i + 1, low=-1e3, high=7e5) for i, name in enumerate("ab"))
+    data = Dataset.of(x, [0, 1] * 3, columns=columns, missing=missing)
+    bound = (kind({"a": eps, "b": eps}) & Missing()).bind(data)
+    rng = np.random.default_rng(1)
+    members = [*bound.sample(rng, 60), *(bound.worst(rng.normal(size=bound.noise().symbols)) for _ in range(60))]
+    assert all(bound.contains(*member) for member in members)
 
 
 def test_unknown_values_leave_nothing_to_other_parts() -> None:

@@ -429,7 +429,7 @@ def test_verify_says_what_it_could_not_check(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_layer_unknown_to_this_package_is_no_broken_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mibp_cert.certify import request as stored
+    from mibp_cert.certify import plain as stored
 
     network = mc.Network((mc.Linear(2, 2), mc.Tanh(), mc.Linear(2, 2)), 2)
     mc.certify_training(network, mc.two_moons(0), mc.LInf(0.01), mc.Training(epochs=1), run_dir=tmp_path / "run")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -16,7 +16,19 @@ import numpy as np
 import psutil
 
 from mibp_cert.certify.attack import AttackSettings
-from mibp_cert.data import Column, Dataset, Split, Task
+from mibp_cert.certify.plain import (
+    arrays_of,
+    column_json,
+    dataset_of,
+    finite,
+    layer_json,
+    layer_of,
+    scalar,
+    training_json,
+    training_of,
+    weights_sha256,
+)
+from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.engines import (
     Engine,
     EngineSettings,
@@ -29,8 +41,8 @@ from mibp_cert.engines import (
 )
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
-from mibp_cert.fitted import BALANCED, FITTED, DualEngine, Fitted, RandomFeatures
-from mibp_cert.nets import LAYERS, Network, Plan, Training, effective_batch_size
+from mibp_cert.fitted import BALANCED, FITTED, DualEngine, Fitted
+from mibp_cert.nets import Network, Plan, Training, effective_batch_size
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.base import digest_of
 from mibp_cert.threats import Catalogued, Missing, Threat, threat_from_json
@@ -99,6 +111,10 @@ class Request:
         if self.start.shape != (self.network.layout.size,) or not np.isfinite(self.start).all():
             raise UserError(f"The initial parameters must be {self.network.layout.size} finite numbers.")
         self.training.check(self.network, train)
+        if isinstance(self.training, Fitted) and self.network.logits > 1 and made is not DualEngine:
+            raise UserError(
+                f"The engine '{self.engine}' knows fitted models of one score; three or more classes are bounded by 'dual'."
+            )
         check_memory(self.network, train, self.threat, self.training.batch_size, made)
 
     def _check_rows(self) -> None:
@@ -202,12 +218,12 @@ class Request:
         return {
             "name": self.data.name,
             "shape": self.network.shape,
-            "layers": [_layer_json(layer) for layer in self.network.layers],
+            "layers": [layer_json(layer) for layer in self.network.layers],
             "threat": self.threat.to_json(),
             "threat_sha256": digest_of(self.members),
-            "training": {"kind": type(self.training).__name__, **asdict(self.training)},
+            "training": training_json(self.training),
             "engine": self.engine,
-            "solver": {k: _finite(v) for k, v in asdict(solver).items() if k not in _ELSEWHERE},
+            "solver": {k: finite(v) for k, v in asdict(solver).items() if k not in _ELSEWHERE},
             "relational": asdict(self.settings.relational),
             "unroll": self.settings.unroll,
             "select": asdict(self.select),
@@ -219,9 +235,15 @@ class Request:
             "attack": None if self.attack is None else asdict(self.attack),
             "repeatable": solver.repeatable,
             "data": {
-                "classes": [_plain(c) for c in train.classes],
-                "columns": [_column_json(column) for column in train.columns],
-                "target": None if train.target is None else _column_json(train.target),
+                "classes": [scalar(c) for c in train.classes],
+                "columns": [column_json(column) for column in train.columns],
+                "target": None if train.target is None else column_json(train.target),
+                # Said here, too, so that rows whose weights were lost are not taken for rows that count alike.
+                **(
+                    {}
+                    if train.weights is None
+                    else {"weights_sha256": weights_sha256({"train_weights": train.weights})}
+                ),
             },
             "versions": {name.replace("-", "_"): version(name) for name in ("mibp-cert", "numpy", "scipy")},
         }
@@ -229,32 +251,27 @@ class Request:
     def arrays(self) -> dict[str, Any]:
         found: dict[str, Any] = {"start": self.start}
         for name, part in self.data.parts.items():
-            found |= {f"{name}_x": part.x, f"{name}_y": part.y.astype(np.int64)}
-            found |= {
-                f"{name}_{key}": getattr(part, key) for key in ("targets", "missing") if getattr(part, key) is not None
-            }
-            if part.index is not None:
-                names = part.index
-                found[f"{name}_index"] = names if names.dtype.kind in "iuU" else np.array([str(n) for n in names])
+            found |= arrays_of(name, part)
         return found
 
     @classmethod
     def of_json(cls, plain: Mapping[str, Any], arrays: Mapping[str, Array], threat: Threat | None = None) -> Request:
         """The request that these describe; `threat` where it cannot be written to a file (rules)."""
         parts = {
-            name: _dataset(name, arrays, plain["data"])
+            name: dataset_of(name, arrays, plain["data"])
             for name in ("train", "validation", "test")
             if f"{name}_x" in arrays
         }
-        shape = plain["shape"]
+        layers, shape = tuple(map(layer_of, plain["layers"])), plain["shape"]
+        network = Network(layers, tuple(shape) if isinstance(shape, list) else shape)
         solver: dict[str, Any] = {
             k: math.inf if v is None and k.startswith("seconds") else v for k, v in plain["solver"].items()
         }
         return cls(
-            Network(tuple(map(_layer_of, plain["layers"])), tuple(shape) if isinstance(shape, list) else shape),
+            network,
             Split(plain["name"], **parts),
             threat_from_json(plain["threat"]) if threat is None else threat,
-            _training_of(plain["training"]),
+            training_of(plain["training"], network, arrays["start"]),
             plain["engine"],
             EngineSettings(SolverSettings(**solver), RelationalSettings(**plain["relational"]), plain["unroll"]),
             plain["prediction"],
@@ -278,66 +295,6 @@ def with_missing(threat: Threat | None) -> Threat:
     if not isinstance(threat, Catalogued):
         raise UserError("The rows have missing values, which rules cannot be combined with; fill them in.")
     return threat if threat.knows_missing() else threat & Missing()
-
-
-def _training_of(plain: Mapping[str, Any]) -> Training | Fitted:
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "kind"}
-    if plain["kind"] != Fitted.__name__:
-        return Training(**values)
-    features = values.get("features")
-    return Fitted(**values | {"features": None if features is None else RandomFeatures(**features)})
-
-
-def _layer_json(layer: Any) -> dict[str, Any]:
-    return {"kind": type(layer).__name__, **asdict(layer)}
-
-
-def _layer_of(plain: Mapping[str, Any]) -> Any:
-    known = {kind.__name__: kind for kind in LAYERS}
-    if plain["kind"] not in known:
-        raise UserError(
-            f"The layer {plain['kind']} is not one of this package: hand it to certify_training(…, run_dir=…, resume=True)."
-        )
-    return known[plain["kind"]](**{k: v for k, v in plain.items() if k != "kind"})
-
-
-def _column_json(column: Column) -> dict[str, Any]:
-    plain = {k: _finite(v) for k, v in asdict(column).items()}
-    plain["categories"] = None if column.categories is None else [_plain(c) for c in column.categories]
-    return {**plain, "fill": _plain(column.fill)}
-
-
-def _column_of(plain: Mapping[str, Any]) -> Column:
-    values = dict(plain)
-    values["categories"] = None if plain["categories"] is None else tuple(plain["categories"])
-    values["low"] = -np.inf if plain["low"] is None else plain["low"]
-    values["high"] = np.inf if plain["high"] is None else plain["high"]
-    return Column(**values)
-
-
-def _dataset(name: str, arrays: Mapping[str, Any], plain: Mapping[str, Any]) -> Dataset:
-    found = {f.name: arrays.get(f"{name}_{f.name}") for f in fields(Dataset)}
-    for array in found.values():
-        if array is not None:
-            array.setflags(write=False)
-    return Dataset(
-        arrays[f"{name}_x"],
-        arrays[f"{name}_y"].astype(np.intp),
-        tuple(plain["classes"]),
-        tuple(map(_column_of, plain["columns"])),
-        found["missing"],
-        found["targets"],
-        None if plain["target"] is None else _column_of(plain["target"]),
-        found["index"],
-    )
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 LARGE = 20_000

@@ -5,8 +5,8 @@ from mibp_cert.fitted.attack import adjoint, margin_queries
 from mibp_cert.fitted.engine import DualEngine, FittedSet
 from mibp_cert.fitted.exact import FitMibpEngine
 from mibp_cert.fitted.explain import Explanation
+from mibp_cert.fitted.features import FROZEN, Features, FrozenLayers, RandomFeatures
 from mibp_cert.fitted.features import KINDS as FEATURE_KINDS
-from mibp_cert.fitted.features import Features, FrozenLayers, RandomFeatures
 from mibp_cert.fitted.losses import SCORE_LOSSES
 from mibp_cert.fitted.lp import LpEngine
 from mibp_cert.fitted.model import BALANCED, MODELS, REGRESSIONS, FitStep, Fitted

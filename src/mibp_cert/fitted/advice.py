@@ -9,10 +9,13 @@ import numpy as np
 
 from mibp_cert.data import Dataset
 from mibp_cert.fitted.explain import Clean, explain
+from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.problem import Problem
 from mibp_cert.fitted.ranges import Search
 from mibp_cert.fitted.table import Array
 
+WIDEST = 1e6
+"""Ranges wider than this multiple of the largest parameter (at least 1) say nothing."""
 FACTORS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0001)
 """Multiples of C that are tried; the proof is easier the smaller it is."""
 CELLS = 5_000_000
@@ -21,6 +24,11 @@ UNEVEN = 1e4
 """Columns that differ by more than this factor are of different scale."""
 TOLD = 3
 """Rows and columns that are named, at most."""
+
+
+def says_nothing(ranges: Ranges, c: Array) -> bool:
+    """Whether proven ranges around the minimiser `c` are too wide to be of use."""
+    return not ranges.radius.max() <= WIDEST * max(1.0, np.abs(c).max())
 
 
 def too_large(problem: Problem, clean: Clean, data: Dataset, c: float, at: Callable[[float], Problem]) -> str:
@@ -43,7 +51,7 @@ def one_scale(problem: Problem) -> str:
 
 
 def smaller(problem: Problem, c: float, at: Callable[[float], Problem]) -> float | None:
-    """About the largest C, of those tried, for which ranges are proven; None if there is none, or if that would take long."""
+    """About the largest C, of those tried, for which ranges of use are proven; None if there is none, or that would take long."""
     rows = problem.table.rows
     if len(rows) * rows.x.size > CELLS:
         return None
@@ -51,7 +59,9 @@ def smaller(problem: Problem, c: float, at: Callable[[float], Problem]) -> float
     first, last = 0, len(tried)  # proven from `last` on, not before `first`
     while first < last:
         middle = (first + last) // 2
-        if Search(at(tried[middle])).repeated()[0] is None:
+        there = at(tried[middle])
+        found = Search(there).repeated()[0]
+        if found is None or says_nothing(found, there.c):
             first = middle + 1
         else:
             last = middle

@@ -5,8 +5,12 @@ and `x̂' = x' + d'` with noise `|d·θ| ≤ ρ`, `|d'·θ| ≤ ρ'`. Over datas
 `(x' + d'')·θ`, with `d''` its true noise, lies in `[l, h]`; so `x'·θ ∈ [l − ρ', h + ρ']`.
 
 - Where `x = x'`: `V − U ≤ c' − c + max (λ' − λ)·[l − ρ', h + ρ'] + |λ'|ρ' + |λ|ρ`.
-- Where the row may be gone, and the alternative's noise covers the row's own: `−U ≤ −c + max −λ·[l − 2ρ', h + 2ρ']`, or what
-  the box says.
+- Where the row may be gone: `−U ≤ −c + max −λ·[l − 2ρ', h + 2ρ']`, or what the box says. This assumes that the row's relaxed
+  point `x̂` lies in the alternative's enclosure, `|(x̂ − x')·θ| ≤ ρ'`; with `|d''·θ| ≤ ρ'`, `x̂·θ` is within `2ρ'` of a score in
+  `[l, h]`. It holds today because a budget that lets rows go does nothing else (budgets are not nested): its alternatives are
+  the rows themselves with their own noise (`fitted.presence`), behind features as in front of them, and no noise of several
+  rows reaches them (`fitted.table`). A budget that moves *and* removes rows would need another bound behind features, where
+  the enclosure of more noise need not hold that of less.
 """
 
 from __future__ import annotations

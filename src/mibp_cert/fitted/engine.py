@@ -20,7 +20,7 @@ from mibp_cert.engines.base import Engine, Inputs, Maker, ParameterSet, Progress
 from mibp_cert.engines.interval import enclose
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, UnsupportedOperation, UserError
-from mibp_cert.fitted.advice import too_large
+from mibp_cert.fitted.advice import says_nothing, too_large
 from mibp_cert.fitted.bounded import Bounded
 from mibp_cert.fitted.classes import in_layout, minimise_classes, tilt_classes
 from mibp_cert.fitted.crew import Crew, Rounds
@@ -44,8 +44,6 @@ LINEAR = frozenset({"add", "scale", "contract", "sum", "gather", "reshape"})
 """Operations through which an output may depend on fitted parameters."""
 LEAST = float(np.nextafter(0.0, 1.0))
 """What is proven to be positive is at least this."""
-WIDEST = 1e6
-"""Ranges wider than this multiple of the largest parameter (at least 1) say nothing."""
 CLOSE = 0.25
 """Outputs whose lower end is further below 0, relative to their range, are left open."""
 
@@ -120,7 +118,7 @@ class DualEngine(Engine):
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
             problem = problem_of(step, threat, frozen)
             ranges = problem.ranges() if isinstance(problem, FiniteProblem) else self._proven(problem)
-        if ranges is None or ranges.radius.max() > WIDEST * max(1.0, np.abs(problem.c).max()):
+        if ranges is None or says_nothing(ranges, problem.c):
             raise Diverged(_unproven(step, threat, frozen))
         found = FittedSet.of(problem, ranges, frozen)
         if isinstance(problem, Problem):

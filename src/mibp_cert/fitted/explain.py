@@ -13,8 +13,9 @@ and `t⁰_ij = ψ⁰_i u_j + κ_i ω_i c_j`. As `αc = ∇L(c) − Σ_i w_i ψ�
 
 and what rounding outward adds. Noise of a row that is known by a support function moves `x̂` (noise) and pays what it reaches
 beyond (chords); that of several rows pays for the middle of `t` (noise) and for its radius (chords), shared among its symbols by
-`|g_k|` and among cells by what a symbol moves. With frozen
-features in front, columns are those of the inputs; the features' own remainder counts as a band.
+`|g_k|` and among cells by what a symbol moves. With frozen features in front, columns are those of the inputs: of a direction
+the one that moves along it, of a symbol those of the cells that it moves before the features (also for the move of `x̂`). The
+features' own remainder counts as a band, which is negative where one-sided noise moves their line away from the row.
 """
 
 from __future__ import annotations
@@ -187,7 +188,16 @@ def _by_column(
     if rows.j is None:
         return moved[..., : clean.columns], gaps[..., : clean.columns], np.zeros(at_c.shape[:2])
     first = weight * rho[1] * np.einsum("ndp,qnp->qnd", rows.j, at_c)
-    return first, weight * _gap(*known._directed(u, lam), rho[1]), (moved + gaps).sum(axis=2)
+    second = weight * _gap(*known._directed(u, lam), rho[1])
+    return _placed(rows, first, clean.columns), _placed(rows, second, clean.columns), (moved + gaps).sum(axis=2)
+
+
+def _placed(rows: Rows, paid: Array, columns: int) -> Array:
+    """What directions pay (queries × rows × directions), by the columns of the inputs that move along them."""
+    assert rows.along is not None
+    whole = np.zeros((*paid.shape[:2], columns))
+    whole[..., rows.along] = paid
+    return whole
 
 
 def _tops(known: Known, omega: Array, kappa: Array, ends: tuple[Array, Array]) -> Array:
@@ -218,8 +228,11 @@ def _leaned(
     share = (np.abs(g) + more) * segments.magnitude()
     whole = np.add.reduceat(share, segments.starts, axis=1)
     share = share * np.repeat(paid / np.where(whole > 0, whole, 1.0), segments.sizes, axis=1)
-    moved = (piece.linear @ at.T).T.reshape(at_c.shape)
-    return weight * moved * at_c, _by_cells(piece.linear, share, at_c.shape)
+    rows = at_c.shape[:2]
+    if piece.before is not None:
+        moved = at * (piece.linear.T @ (weight * at_c).reshape(len(at), -1).T).T
+        return _by_cells(piece, moved, rows), _by_cells(piece, share, rows)
+    return weight * (piece.linear @ at.T).T.reshape(at_c.shape) * at_c, _by_cells(piece, share, rows)
 
 
 def _shared(known: Known, weight: Array | float, spread: Spread, of: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -229,15 +242,15 @@ def _shared(known: Known, weight: Array | float, spread: Spread, of: tuple[Array
     share = np.abs(g) * size
     whole = share.sum(axis=1)
     paid = share * (spread.block.support(g)[1] / np.where(whole > 0, whole, 1.0))[:, None]
-    shape = (len(g), *known.rows.x.shape)
-    return _by_cells(spread.linear, paid, shape), _by_cells(spread.linear, more * size, shape)
+    rows = (len(g), len(known.rows))
+    return _by_cells(spread, paid, rows), _by_cells(spread, more * size, rows)
 
 
-def _by_cells(linear: Any, paid: Array, shape: tuple[int, ...]) -> Array:
-    """What symbols pay, shared among the cells that they move."""
-    moves = abs(linear)
+def _by_cells(noise: Pieces | Spread, paid: Array, rows: tuple[int, ...]) -> Array:
+    """What symbols pay, shared among the cells that they move: those of the inputs (queries × rows × cells)."""
+    moves = abs(noise.linear if noise.before is None else noise.before)
     moves = moves.multiply(1.0 / np.maximum(np.asarray(moves.sum(axis=0)).ravel(), 1e-300)).tocsr()
-    return np.asarray((moves @ paid.T).T.reshape(shape))
+    return np.asarray((moves @ paid.T).T.reshape(*rows, moves.shape[0] // rows[1]))
 
 
 def _replaced(
@@ -275,15 +288,17 @@ def _weights(known: Known, u: Array, kappa: Array, columns: int) -> Array:
     loss, omega = known.loss, u @ known.rows.x.T
     s = 0.5 * (known.low + known.high)
     target = np.abs(omega) * 0.5 * np.abs(loss.psi(known.ends[0], s) - loss.psi(known.ends[1], s))
-    return np.append(_cells(known.rows, *known._moved(u, kappa * omega))[..., :columns], target[..., None], axis=2)
+    return np.append(_cells(known.rows, *known._moved(u, kappa * omega), columns), target[..., None], axis=2)
 
 
-def _cells(rows: Rows, middle: Array, radius: Array) -> Array:
-    """What the noise of each cell may be worth, about, for `t` in `middle ± radius`."""
-    cells = rows.r * (np.abs(middle) + radius)
+def _cells(rows: Rows, middle: Array, radius: Array, columns: int) -> Array:
+    """What the noise of each cell of the inputs may be worth, about, for `t` in `middle ± radius`."""
+    cells = np.zeros((*middle.shape[:2], columns))
     if rows.j is not None:
-        cells = np.abs(np.einsum("ndp,qnp->qnd", rows.j, middle))
+        cells = _placed(rows, np.abs(np.einsum("ndp,qnp->qnd", rows.j, middle)), columns)
+    elif rows.along is None:
+        cells = (rows.r * (np.abs(middle) + radius))[..., :columns]
     for piece in rows.pieces:
         g = np.abs(_through(piece.linear, middle, np.zeros_like(middle))[0]) * piece.segments.magnitude()
-        cells = cells + _by_cells(piece.linear, g, (len(g), *rows.x.shape))
+        cells = cells + _by_cells(piece, g, middle.shape[:2])[..., :columns]
     return np.asarray(cells)

@@ -116,6 +116,6 @@ def _joint(problem: SoftmaxProblem | OneVersusRest, ranges: Ranges, clean: Clean
 def _weights(known: ClassKnown, u: Array, p: Array, y: Array, columns: int) -> Array:
     """How much of what an alternative costs is due to which columns, and to its label, which was `y`: about."""
     omega, w = u @ known.rows.x.T, known.rows.w
-    cells = _cells(known.rows, *known._moved(u, w * known.multipliers(omega, p)))[..., :columns]
+    cells = _cells(known.rows, *known._moved(u, w * known.multipliers(omega, p)), columns)
     label = np.maximum(w * (known.labels(omega) + (y * omega).sum(axis=1)), 0.0)
     return np.append(cells, label[..., None], axis=2)

@@ -38,8 +38,19 @@ from mibp_cert.nets import Cosine, Linear, Network, Tanh
 
 KINDS = {"tanh": Tanh(), "fourier": Cosine()}
 """Random features, and the function behind each."""
+FROZEN = "frozen"
+"""The kind of features that are given as layers."""
 CELLS = 4_000_000
 """Symbols times features at once."""
+
+
+def plain(value: Any) -> Any:
+    """Numbers of NumPy as those of Python; anything else as it is.
+
+    >>> plain(np.float32(0.5)), plain(np.bool_(True)), plain(np.array(3)), plain("balanced")
+    (0.5, True, 3, 'balanced')
+    """
+    return value.item() if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 else value
 
 
 @dataclass(frozen=True)
@@ -60,26 +71,28 @@ class RandomFeatures:
     kind: str = "tanh"
 
     def __post_init__(self) -> None:
+        for name in ("count", "scale", "seed"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
         for name, least in (("count", 1), ("seed", 0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 what = "number" if name == "count" else "seed"
                 raise UserError(f"The {what} of random features must be a whole number ≥ {least}, got {value!r}.")
-        if not isinstance(self.scale, int | float | np.number) or not (np.isfinite(self.scale) and self.scale > 0):
+        if not isinstance(self.scale, int | float) or not (np.isfinite(self.scale) and self.scale > 0):
             raise UserError(f"The scale of random features must be a finite number > 0, got {self.scale!r}.")
         if self.kind not in KINDS:
             raise UserError(f"There are no random features called {self.kind!r}; choose one of {', '.join(KINDS)}.")
 
     def body(self, inputs: int) -> tuple[Network, Array]:
         """The features as a network, and its parameters."""
-        rng = np.random.default_rng([int(self.seed), 3])
+        rng = np.random.default_rng([self.seed, 3])
         weight = rng.normal(0.0, self.scale, (self.count, inputs))
         ends = (-self.scale, self.scale) if self.kind == "tanh" else (0.0, 2.0 * np.pi)
-        network = Network((Linear(inputs, int(self.count)), KINDS[self.kind]), inputs)
+        network = Network((Linear(inputs, self.count), KINDS[self.kind]), inputs)
         return network, np.concatenate([weight.ravel(), rng.uniform(*ends, self.count)])
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "count": int(self.count), "scale": float(self.scale), "seed": int(self.seed)}
+        return {"kind": self.kind, "count": self.count, "scale": float(self.scale), "seed": self.seed}
 
     @property
     def words(self) -> str:
@@ -111,7 +124,8 @@ class FrozenLayers:
                 f"Frozen layers need all {self.network.layout.size} parameters of their network as finite numbers; got "
                 f"{theta.size} values."
             )
-        count, most = self.layers, len(self.network.layers)
+        count, most = plain(self.layers), len(self.network.layers)
+        object.__setattr__(self, "layers", count)
         if count is not None and not (isinstance(count, int) and 1 <= count <= most):
             raise UserError(f"There are {most} layers to freeze, at least 1; got {count!r}.")
         theta.setflags(write=False)
@@ -131,7 +145,7 @@ class FrozenLayers:
 
     def to_json(self) -> dict[str, Any]:
         body, theta = self.body(self._leading.features)
-        return {"kind": "frozen", "layers": body.describe(), "sha256": hashlib.sha256(theta.tobytes()).hexdigest()}
+        return {"kind": FROZEN, "layers": body.describe(), "sha256": hashlib.sha256(theta.tobytes()).hexdigest()}
 
     @property
     def words(self) -> str:
@@ -218,16 +232,19 @@ def through(table: Table, body: Network, theta: Array) -> Table:
         found = enclose_features(graph(len(rows)), parameters, noise)
         # What the products below round.
         slip = 8.0 * (noise.terms + 8) * EPS * np.einsum("nmk,nk->nm", np.abs(found.j), noise.largest_cells)
-        moved = rows.r.any(axis=0)
-        j = rows.r[:, moved, None] * found.j.transpose(0, 2, 1)[:, moved, :]
-        pieces = tuple(Pieces(_after(found.j, p.linear), p.segments) for p in rows.pieces)
-        return Rows(found.c, upward(found.beta + slip), rows.y, rows.q, rows.w, j, pieces), found.j
+        along = np.flatnonzero(rows.r.any(axis=0)).astype(np.intp)
+        j = rows.r[:, along, None] * found.j.transpose(0, 2, 1)[:, along, :]
+        pieces = tuple(Pieces(_after(found.j, p.linear), p.segments, p.linear) for p in rows.pieces)
+        return Rows(found.c, upward(found.beta + slip), rows.y, rows.q, rows.w, j, pieces, along), found.j
 
     main, j = of(table.rows, table.blocks)
-    blocks = tuple(replace(spread, linear=_after(j, spread.linear)) for spread in table.blocks)
+    blocks = tuple(Spread(_after(j, spread.linear), spread.block, spread.linear) for spread in table.blocks)
+    none = np.zeros(0, dtype=np.intp)
     # No block reaches a row that a budget replaces (`fitted.table`).
     budgets = tuple(
-        replace(b, by=replace(b.by, x=main.x[b.rows], r=main.r[b.rows]) if b.targets_only else of(b.by, ())[0])
+        replace(
+            b, by=replace(b.by, x=main.x[b.rows], r=main.r[b.rows], along=none) if b.targets_only else of(b.by, ())[0]
+        )
         for b in table.budgets
     )
     return replace(table, rows=main, blocks=blocks, budgets=budgets)

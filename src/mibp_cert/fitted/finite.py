@@ -89,14 +89,14 @@ def finite_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> FinitePro
 def enclosed(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss) -> tuple[Array, Array, Array]:
     """Minimisers for datasets (… × rows × P), units of their columns, and how far they may be off; infinite where unknown."""
     c = minimise(x, y, w, alpha, loss)
-    n, p = x.shape[-2:]
+    p = x.shape[-1]
     with np.errstate(all="ignore"):
         s = np.einsum("...np,...p->...n", x, c)
         tau = np.where(np.isfinite(c), tilt(x, y, w, alpha, loss, np.nan_to_num(c)), np.inf)
         size = np.einsum("...np,...np,...n->...p", x, x, w * loss.slope(y, s)) + alpha
         unit = np.sqrt(np.where(size > 0, size, 1.0))
         z, penalty = x / unit[..., None, :], alpha / (unit * unit)
-        length = np.sqrt(np.einsum("...np,...np->...n", z, z)) * (1.0 + n * EPS)
+        length = np.sqrt(np.einsum("...np,...np->...n", z, z)) * (1.0 + (p + 8) * EPS)
         short = 2.0 * np.sqrt(((tau / unit) ** 2).sum(axis=-1)) * (1.0 + (p + 8) * EPS)
         # Scores are themselves rounded.
         slip = 2.0 * (p + 4) * EPS * np.einsum("...np,...p->...n", np.abs(x), np.abs(c))

@@ -23,7 +23,7 @@ import numpy as np
 from mibp_cert.data import Dataset, Task
 from mibp_cert.errors import UserError
 from mibp_cert.fitted.classes import PIN, by_class, in_layout, minimise_classes
-from mibp_cert.fitted.features import Features
+from mibp_cert.fitted.features import Features, plain
 from mibp_cert.fitted.losses import SCORE_LOSSES, ScoreLoss
 from mibp_cert.fitted.minimum import minimise
 from mibp_cert.fitted.problem import MOST_CLASS_CELLS
@@ -66,11 +66,17 @@ class Fitted:
     """Three or more classes: `softmax` (cross-entropy alone, and usual there) or `one-versus-rest`."""
 
     def __post_init__(self) -> None:
+        # Numbers of NumPy become plain ones, so that a model is the same after a file was written and read.
+        for name in ("C", "fit_intercept", "penalise_intercept"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
+        if isinstance(self.class_weight, Mapping):
+            weights = {plain(name): plain(weight) for name, weight in self.class_weight.items()}
+            object.__setattr__(self, "class_weight", weights)
         if self.loss not in SCORE_LOSSES:
             raise UserError(
                 f"There is no fitted model with the loss {self.loss!r}; choose one of {', '.join(SCORE_LOSSES)}."
             )
-        if not isinstance(self.C, int | float | np.number) or not (
+        if not isinstance(self.C, int | float) or not (
             math.isfinite(self.C) and self.C > 0 and math.isfinite(1.0 / float(self.C))
         ):
             raise UserError(
@@ -144,7 +150,7 @@ class Fitted:
                     raise UserError(
                         f"class_weight names the class {name!r}; there are {', '.join(map(repr, train.classes))}."
                     )
-                if not isinstance(weight, int | float | np.number) or not (math.isfinite(weight) and weight >= 0):
+                if not isinstance(weight, int | float) or not (math.isfinite(weight) and weight >= 0):
                     raise UserError(f"The weight of the class {name!r} must be a finite number ≥ 0, got {weight!r}.")
                 by_class[known[str(name)]] = weight
         return np.asarray(rows[:, None] * by_class)

@@ -39,8 +39,10 @@ MOST_PARTS = 32
 def counted(table: Table, noise: Noise, weights: Array, there: Mask | None, keep: Mask) -> Table:
     """The table of the rows to `keep`, with budgets for those that come and go. `weights`: of every row, by label (rows ×
     labels); `there`: the rows of the data as handed in, where some may come and go."""
-    differ = weights.shape[1] > 1 and bool((weights != weights[:, :1]).any())
-    if differ and (table.rows.q[keep] > 0).any():
+    by_label = (weights != weights[:, :1]).any(axis=1)
+    differ = bool(by_label.any())
+    # A row that weighs nothing with its own label counts with another one; of those that are not there any label may come.
+    if (table.rows.q[by_label if there is None else by_label & there] > 0).any():
         raise UserError(
             "Where classes have weights, at most a given number of labels may be wrong: write LabelFlips(3), not LabelFlips()."
         )

@@ -198,6 +198,8 @@ class OneVersusRest(Bounded):
     def upper(self, ranges: Ranges, a: Array) -> Array:
         apart, queries = self._apart(ranges, a), self.by_class(a)
         several = np.flatnonzero(queries.any(axis=2).sum(axis=1) > 1)
+        if not len(several):  # a query of one class is asked of its own problem alone
+            return apart
         together = self._dual(ranges).upper(queries[several].reshape(len(several), a.shape[1]))
         apart[several] = np.fmin(apart[several], together)
         return apart

@@ -37,6 +37,8 @@ class Pieces:
 
     linear: sparse.csr_matrix
     segments: Segments
+    before: sparse.csr_matrix | None = None
+    """Behind features: the cells of the inputs (rows · d, flat) are `before·ε`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,8 @@ class Rows:
     j: Array | None = None
     """Shared directions (rows × directions × P)."""
     pieces: tuple[Pieces, ...] = ()
+    along: Index | None = None
+    """Behind features: the column of the inputs that moves along each direction; None: `x` holds the columns themselves."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -72,6 +76,8 @@ class Spread:
 
     linear: sparse.csr_matrix
     block: Block
+    before: sparse.csr_matrix | None = None
+    """As of `Pieces`."""
 
 
 @dataclass(frozen=True, eq=False)

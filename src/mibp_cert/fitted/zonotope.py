@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from mibp_cert.fitted.known import Ranges
-from mibp_cert.fitted.losses import ScoreLoss
+from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.shared import Shared
 from mibp_cert.fitted.table import Array, Table
 
@@ -77,7 +77,10 @@ class Zonotope(Shared):
         for share in SHARES:
             nu = share * guess
             at, noise = b + nu[:, None] * a, base + nu[:, None] * q
-            best = np.minimum(best, self.value(at, np.abs(noise).sum(axis=1), extra, nu * v))
+            # Sums that cancel round relative to their terms: `at` times any `θ`, and what was multiplied with it before.
+            terms = np.abs(b) + np.abs(nu)[:, None] * np.abs(a)
+            slip = 8.0 * self.count * EPS * (terms @ (self.size + self.ranges.reach) + np.abs(offset).sum(axis=1))
+            best = np.minimum(best, self.value(at, np.abs(noise).sum(axis=1), extra + slip, nu * v))
         return best
 
 

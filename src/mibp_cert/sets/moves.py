@@ -26,12 +26,15 @@ class Move(Act):
         self.boxed = (side.high > side.low)[part.place]
         """Which cells also lie in the plain box."""
         self.size = np.maximum(part.high - self.x, self.x - part.low)
+        far = np.abs(side.low[part.place]) + np.abs(side.high[part.place])
+        self.far = np.abs(self.x) + np.where(self.boxed, far, 0.0)
+        """Size of what a move is added to."""
         self.ball = part.kind in ("l1", "l2")
 
     @property
     def slip(self) -> Array:
         """For balls: how far beyond 1 the norm of a stored member may be, symbol by symbol (that of its piece)."""
-        rounding = 8.0 * np.finfo(float).eps * (np.abs(self.x) + self.size) / np.where(self.size > 0, self.size, 1.0)
+        rounding = 8.0 * np.finfo(float).eps * (self.far + self.size) / np.where(self.size > 0, self.size, 1.0)
         total = BALL_SLIP + np.bincount(self.part.piece, rounding, minlength=len(self.part.sizes))
         return np.asarray(total[self.part.piece])
 

@@ -317,5 +317,6 @@ def _widened(part: Part, side: Side, boxed: Mask) -> Part:
     if ACTS[part.kind] is not Move:
         return part
     size = np.abs(side.clean[part.place]) + np.abs(part.high) + np.abs(part.low)
+    size = size + np.abs(side.low[part.place]) + np.abs(side.high[part.place])  # a box may lie far from the clean cell
     slip = np.where(boxed[part.place], 8.0 * np.finfo(float).eps * size, 0.0)
     return replace(part, low=part.low - slip, high=part.high + slip, inner=(part.low, part.high))

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.certify.loop import Callbacks, StepRecord, certify
+from mibp_cert.certify.plain import weights_sha256
 from mibp_cert.certify.request import Request
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.engines import StepReport
@@ -243,7 +244,20 @@ def read_request(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     """What was asked for: its description, and the data; `UserError` if these are not what was written."""
     kept = opened(path / "run.json")
     data = _arrays(path / "data.npz", kept["data"], f"The data in {path} were cut short or altered.")
+    _check_weights(path, kept["description"], data)
     return kept["description"], data
+
+
+def _check_weights(path: Path, description: Mapping[str, Any], data: Arrays) -> None:
+    """Refuse data without the weights that their rows had: ranges of a weighted fit say nothing about an unweighted one.
+
+    The description has a hash of them; where it was written before there was one, the result says if there were any.
+    """
+    found, said = weights_sha256(data), description["data"].get("weights_sha256")
+    place = path / "result.json"
+    lost = found is None and place.exists() and "sample_weight" in opened(place)
+    if found != said or lost:
+        raise UserError(f"The weights of the rows in {path} were lost or altered; run it again in another folder.")
 
 
 def read_step(path: Path, number: int) -> dict[str, Array]:

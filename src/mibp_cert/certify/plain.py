@@ -1,0 +1,111 @@
+"""Parts of a request as plain data and arrays, and back: what a run directory keeps of layers, columns, rows and the model."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import numpy as np
+
+from mibp_cert.data import Column, Dataset
+from mibp_cert.engines.rounding import Array
+from mibp_cert.errors import UserError
+from mibp_cert.fitted import FROZEN, Fitted, FrozenLayers, RandomFeatures
+from mibp_cert.nets import LAYERS, Network, Training
+
+
+def training_json(training: Training | Fitted) -> dict[str, Any]:
+    """The training; parameters of frozen layers are the first ones of `θ₀`, and stand here by their hash."""
+    kind = type(training).__name__
+    if not isinstance(training, Fitted):
+        return {"kind": kind, **asdict(training)}
+    plain, features, weights = asdict(replace(training, features=None)), training.features, training.class_weight
+    plain["features"] = features.to_json() if isinstance(features, FrozenLayers) else features and asdict(features)
+    if isinstance(weights, Mapping):  # keys of JSON are text, and classes are found by theirs
+        plain["class_weight"] = {str(name): weight for name, weight in weights.items()}
+    return {"kind": kind, **plain}
+
+
+def training_of(plain: Mapping[str, Any], network: Network, start: Array) -> Training | Fitted:
+    """The training of a network from these parameters."""
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "kind"}
+    if plain["kind"] != Fitted.__name__:
+        return Training(**values)
+    features = values.get("features")
+    if features is not None and features["kind"] == FROZEN:
+        body = Network(network.layers[:-1], network.shape)
+        return Fitted(**values | {"features": FrozenLayers(body, start[: body.layout.size])})
+    return Fitted(**values | {"features": features and RandomFeatures(**features)})
+
+
+def layer_json(layer: Any) -> dict[str, Any]:
+    return {"kind": type(layer).__name__, **asdict(layer)}
+
+
+def layer_of(plain: Mapping[str, Any]) -> Any:
+    known = {kind.__name__: kind for kind in LAYERS}
+    if plain["kind"] not in known:
+        raise UserError(
+            f"The layer {plain['kind']} is not one of this package: hand it to certify_training(…, run_dir=…, resume=True)."
+        )
+    return known[plain["kind"]](**{k: v for k, v in plain.items() if k != "kind"})
+
+
+def column_json(column: Column) -> dict[str, Any]:
+    plain = {k: finite(v) for k, v in asdict(column).items()}
+    plain["categories"] = None if column.categories is None else [scalar(c) for c in column.categories]
+    return {**plain, "fill": scalar(column.fill)}
+
+
+def column_of(plain: Mapping[str, Any]) -> Column:
+    values = dict(plain)
+    values["categories"] = None if plain["categories"] is None else tuple(plain["categories"])
+    values["low"] = -np.inf if plain["low"] is None else plain["low"]
+    values["high"] = np.inf if plain["high"] is None else plain["high"]
+    return Column(**values)
+
+
+def dataset_of(name: str, arrays: Mapping[str, Any], plain: Mapping[str, Any]) -> Dataset:
+    found = {f.name: arrays.get(f"{name}_{f.name}") for f in fields(Dataset)}
+    for array in found.values():
+        if array is not None:
+            array.setflags(write=False)
+    return Dataset(
+        arrays[f"{name}_x"],
+        arrays[f"{name}_y"].astype(np.intp),
+        tuple(plain["classes"]),
+        tuple(map(column_of, plain["columns"])),
+        found["missing"],
+        found["targets"],
+        None if plain["target"] is None else column_of(plain["target"]),
+        found["index"],
+        found["weights"],
+    )
+
+
+def arrays_of(name: str, part: Dataset) -> dict[str, Any]:
+    """The rows of one part of the data, as `dataset_of` reads them."""
+    found: dict[str, Any] = {f"{name}_x": part.x, f"{name}_y": part.y.astype(np.int64)}
+    optional = {key: getattr(part, key) for key in ("targets", "missing", "weights")}
+    found |= {f"{name}_{key}": value for key, value in optional.items() if value is not None}
+    if part.index is not None:
+        names = part.index
+        found[f"{name}_index"] = names if names.dtype.kind in "iuU" else np.array([str(n) for n in names])
+    return found
+
+
+def weights_sha256(arrays: Mapping[str, Any]) -> str | None:
+    """Hash of the weights of the training rows; None if all count alike."""
+    weights = arrays.get("train_weights")
+    return None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
+
+
+def finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def scalar(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
