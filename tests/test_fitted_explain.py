@@ -124,7 +124,7 @@ def test_behind_features_the_column_in_doubt_is_named(threat: mc.Threat, feature
     score = x.sum(axis=1) + rng.normal(size=30)
     data, numbers = mc.Dataset.of(x, (score > 0).astype(int)), mc.Dataset.regression(x, score)
     with pytest.raises(mc.Diverged, match=r"comes most from the column '2' \(\d+ %\);"):
-        mc.certify_fit(data, threat, mc.Fitted(C=1e5, features=mc.RandomFeatures(features)))
+        mc.certify_fit(data, threat, mc.Fitted(C=1e9, features=mc.RandomFeatures(features)))
     model = mc.Fitted("squared-error", C=1e-3, features=mc.RandomFeatures(features))
     run = mc.certify_fit(numbers, threat, model, attacked=False)
     assert mc.blame(run, x=x[:3], top=1, verified=False).columns.index[0] == "2"
