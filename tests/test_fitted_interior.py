@@ -91,10 +91,17 @@ def _radius_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(known, "beyond", lambda segments, g, radius, at: beyond(segments, g, 0.0 * radius, at))
 
 
+def _left_out(patch: pytest.MonkeyPatch) -> None:
+    """A row in doubt is taken for a certain one."""
+    rows = Known.__dict__["doubt"].func
+    patch.setattr(Known, "doubt", property(lambda self: np.arange(len(self.rows))[rows(self)][1:]))
+
+
 WRONG: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = {
     "rest unpaid": (_unpaid, "cross-entropy", "linf"),
     "rest paid on one end": (_one_end, "cross-entropy", "linf"),
     "nothing beyond": (_nothing_beyond, "squared-error", "any category"),
+    "a row left out": (_left_out, "squared-error", "linf"),
     "radius forgotten": (_radius_forgotten, "squared-error", "any category"),
 }
 
