@@ -13,7 +13,7 @@ import numpy as np
 
 from mibp_cert.fitted.classes import Box, pairs_of, ridge
 from mibp_cert.fitted.costs import ROOM, with_gone
-from mibp_cert.fitted.dual import Dual
+from mibp_cert.fitted.dual import CELLS, Dual
 from mibp_cert.fitted.known import Lines, solve
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.softmax import STARTS, ClassKnown
@@ -23,6 +23,8 @@ from mibp_cert.fitted.table import Array, Budget, Index, Table
 class ClassDual(Dual):
     """Bounds of queries (K × P) under the hypothesis that parameters and differences of scores lie in the ranges. `own` counts
     differences of scores: row times pairs, plus the pair."""
+
+    at_once = 10 * CELLS  # entries of all classes are seldom written down, and every query takes many small steps
 
     def __init__(
         self,
@@ -48,8 +50,8 @@ class ClassDual(Dual):
         u, p, rho, theta = self._find(a, row, pair, plus)
         lines, (spread, shared) = self.all.class_lines(u, p, rho, plus, self.table)
         given, flat = np.where((own >= 0)[:, None], 0.0, a), u.reshape(len(a), -1)
-        g = given + flat @ self.fixed + lines.coef.sum(axis=1)
-        parts = np.abs(given) + np.abs(flat) @ self.fixed + np.abs(lines.coef).sum(axis=1)
+        g = given + flat @ self.fixed + lines.slope
+        parts = np.abs(given) + np.abs(flat) @ self.fixed + lines.steep
         tilt = np.abs(flat) @ self.tau
         total = lines.const.sum(axis=1) + spread + tilt + g @ box.middle.ravel() + np.abs(g) @ box.radius.ravel()
         size = lines.size.sum(axis=1) + shared + tilt + parts @ box.reach.ravel()

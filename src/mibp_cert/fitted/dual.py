@@ -71,6 +71,8 @@ Found = tuple[Array, Array, Array, list[tuple[Array, ...]]]
 class Dual:
     """Bounds of queries under the hypothesis that parameters and scores lie in the ranges."""
 
+    at_once = CELLS
+
     def __init__(self, table: Table, loss: ScoreLoss, ranges: Ranges, tau: Array, rounds: int = 2) -> None:
         self.table, self.ranges, self.tau, self.rounds = table, ranges, tau, rounds
         self.main = Known(loss, table.rows, ranges.s_low, ranges.s_high, ranges)
@@ -101,7 +103,7 @@ class Dual:
     def _in_turn(self, of: str, sign: float, *asked: Any) -> list[Array]:
         """What a method computes of the queries, some at a time, by whoever works (`fitted.crew`)."""
         rows = len(self.table.rows) + sum(len(budget.by) for budget in self.table.budgets)
-        step, count = max(1, CELLS // max(1, rows * asked[0].shape[1])), len(asked[0])
+        step, count = max(1, self.at_once // max(1, rows * asked[0].shape[1])), len(asked[0])
         found = in_chunks(_chunk, (self, of, sign, step, asked), count, step, rows * asked[0].size)
         return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
@@ -155,8 +157,6 @@ class Dual:
             some = u, kappa[:, part], slopes, plus[:, part], table
             lines, (more, far) = known.lines(*some, whole=bool(table.budgets), rooms=self.rooms, rest=rest)
             found.append(lines)
-            assert lines.slope is not None
-            assert lines.steep is not None
             g, parts, spread, shared = g + lines.slope, parts + lines.steep, spread + more, shared + far
         tilt = np.abs(u) @ self.tau
         const, sizes = (sum(getattr(lines, name).sum(axis=1) for lines in found) for name in ("const", "size"))

@@ -66,9 +66,9 @@ class Lines:
     size: Array
     lam: Array
     """`coef` as a multiple of `x̂`: what the score itself is multiplied by."""
-    slope: Array | None = None
+    slope: Array
     """The sum of `coef` over rows, and that of its absolute values (at least)."""
-    steep: Array | None = None
+    steep: Array
 
 
 class Rooms:
@@ -319,11 +319,7 @@ class Known:
     @cached_property
     def largest(self) -> Array:
         """At least `|x̂_ij|`."""
-        rows = self.rows
-        far = np.abs(rows.x) + rows.r + (0.0 if rows.j is None else np.abs(rows.j).sum(axis=1))
-        for piece in rows.pieces:
-            far = far + np.asarray(abs(piece.linear) @ piece.segments.magnitude()).reshape(far.shape)
-        return np.asarray(far)
+        return np.asarray(np.abs(self.rows.x) + self.rows.far)
 
 
 def dot(hat: Array, v: Array) -> Array:

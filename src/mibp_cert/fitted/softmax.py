@@ -186,7 +186,10 @@ class ClassKnown(Known):
         noise = np.zeros((len(u), len(rows)))
         self.reached(noise, u, both, rho)
         const = noise + rows.w * (self.flat(omega) if p is None else self.share(omega, p, lam))
-        coef = (both.swapaxes(1, 2)[..., None] * hat[:, :, None, :]).reshape(*const.shape, -1)
+        steep = (np.abs(both) @ self.largest).reshape(len(u), -1)
+        slope, coef = (both @ hat).reshape(len(u), -1), np.zeros((0,))
+        if table is None or table.budgets:
+            coef = (both.swapaxes(1, 2)[..., None] * hat[:, :, None, :]).reshape(*const.shape, -1)
         whole = np.abs(u).sum(axis=1)
         size = 6.0 * rows.w * (whole @ np.abs(rows.x).T + rows.reach_of(whole)) * self.far
         size = size + 4.0 * np.einsum("qkn,kn->qn", np.abs(both), rows.reach_of(self.box.reach))
@@ -198,7 +201,7 @@ class ClassKnown(Known):
             spread = spread + block.block.support(g)[1] + more @ largest
             far = most.T @ np.abs(u) + np.abs(both).swapaxes(1, 2) @ self.box.reach
             shared = shared + 3.0 * _through(abs(block.linear), far, 0.0 * far)[0] @ largest
-        return Lines(const, coef, size, both), (spread, shared)
+        return Lines(const, coef, size, both, slope, steep), (spread, shared)
 
 
 def _highest(omega: Array, low: Array, high: Array) -> Array:

@@ -17,6 +17,7 @@ that both replace then costs no more than one of the two.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,14 @@ class Rows:
 
     def reach_of(self, theta: Array) -> Array:
         """Largest `|d_i·θ|` for `|θ_j|` at most these (queries × P), for every row."""
-        total = theta @ self.r.T
-        if self.j is not None:
-            total = total + np.einsum("ndp,qp->qn", np.abs(self.j), theta)
+        return np.asarray(theta @ self.far.T)
+
+    @cached_property
+    def far(self) -> Array:
+        """At least `|d_ij|`."""
+        total = self.r if self.j is None else self.r + np.abs(self.j).sum(axis=1)
         for piece in self.pieces:
-            size = (abs(piece.linear).T @ np.tile(theta, len(self)).T).T * piece.segments.magnitude()
-            np.add.at(total.T, np.repeat(piece.segments.rows, piece.segments.sizes), size.T)
+            total = total + np.asarray(abs(piece.linear) @ piece.segments.magnitude()).reshape(total.shape)
         return np.asarray(total)
 
 
