@@ -13,7 +13,7 @@ import numpy as np
 
 from mibp_cert.fitted.classes import Box, pairs_of, ridge
 from mibp_cert.fitted.costs import ROOM, with_gone
-from mibp_cert.fitted.dual import CELLS, Dual
+from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.known import Lines, solve
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.softmax import STARTS, ClassKnown
@@ -24,7 +24,7 @@ class ClassDual(Dual):
     """Bounds of queries (K × P) under the hypothesis that parameters and differences of scores lie in the ranges. `own` counts
     differences of scores: row times pairs, plus the pair."""
 
-    at_once = 10 * CELLS  # entries of all classes are seldom written down, and every query takes many small steps
+    together = 10  # entries of all classes are seldom written down, and every query takes many small steps
 
     def __init__(
         self,

@@ -71,7 +71,8 @@ Found = tuple[Array, Array, Array, list[tuple[Array, ...]]]
 class Dual:
     """Bounds of queries under the hypothesis that parameters and scores lie in the ranges."""
 
-    at_once = CELLS
+    together = 1
+    """Times `CELLS`: what is taken at once."""
 
     def __init__(self, table: Table, loss: ScoreLoss, ranges: Ranges, tau: Array, rounds: int = 2) -> None:
         self.table, self.ranges, self.tau, self.rounds = table, ranges, tau, rounds
@@ -103,7 +104,7 @@ class Dual:
     def _in_turn(self, of: str, sign: float, *asked: Any) -> list[Array]:
         """What a method computes of the queries, some at a time, by whoever works (`fitted.crew`)."""
         rows = len(self.table.rows) + sum(len(budget.by) for budget in self.table.budgets)
-        step, count = max(1, self.at_once // max(1, rows * asked[0].shape[1])), len(asked[0])
+        step, count = max(1, self.together * CELLS // max(1, rows * asked[0].shape[1])), len(asked[0])
         found = in_chunks(_chunk, (self, of, sign, step, asked), count, step, rows * asked[0].size)
         return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
