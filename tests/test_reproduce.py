@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from mibp_cert.certify import clean_accuracies
 from mibp_cert.cli import app
 from mibp_cert.data import two_moons
+from mibp_cert.doors import certify_fit
 from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Training
 from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, minimum, run_table, runner
 from mibp_cert.studies.reproduce.paper import IRIS2, TWO_MOONS, Cost
-from mibp_cert.threats import LInf
+from mibp_cert.threats import LInf, Removed, Threat
 
 SMALL = replace(IRIS2, cells=IRIS2.cells[:1], training=Training(6), hidden=(4,), learning_rates=(0.02, 0.1))
 
@@ -120,24 +122,35 @@ def test_a_fitted_model_stands_beside_the_papers_figures(tmp_path: Path, monkeyp
     assert [r["model"] for r in json.loads(out.read_text())] == ["logistic", "logistic"]
 
 
-def test_c_is_chosen_on_validation_rows_and_not_beyond_what_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c_is_chosen_on_validation_rows_not_beyond_what_is_proven_nor_where_it_cannot_win(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tried: list[float] = []
-    right = {0.01: (0.5, 0.9), 0.1: (0.8, 0.8), 1.0: (0.8, 0.7)}
+    clean = {0.01: 0.9, 0.1: 0.85, 1.0: 0.8, 3.0: 0.85, 10.0: 0.95, 100.0: 1.0}
+    certified = {0.01: 0.5, 0.1: 0.8, 1.0: 0.8, 3.0: 0.8}
 
     class Found:
         def __init__(self, c: float) -> None:
-            self.validation = right[c][::-1]
+            self.validation = clean[c], certified[c]
 
     def fitted(data: object, threat: object, model: Fitted, **how: object) -> Found:
         tried.append(model.C)
-        if model.C > 1.0:
+        if model.C > 3.0:
             raise Diverged("too much")
         return Found(model.C)
 
     monkeypatch.setattr(minimum, "certify_fit", fitted)
-    monkeypatch.setattr(minimum, "GRID", (0.01, 0.1, 1.0, 10.0, 100.0))
+    monkeypatch.setattr(minimum, "clean_accuracies", lambda network, data, threat, model: [clean[model.C]])
+    monkeypatch.setattr(minimum, "GRID", tuple(clean))
     _, c = minimum.best_fit(minimum.Fit("logistic", 0), two_moons(0), LInf(0.1), 0, quick=False)
-    assert (c, tried) == (0.1, [0.01, 0.1, 1.0, 10.0, 0.1])
+    assert (c, tried) == (0.1, [0.01, 0.1, 3.0, 10.0, 0.1])
+
+
+@pytest.mark.parametrize("threat", [LInf(0.1), Removed(2)])
+def test_the_clean_accuracy_of_a_fit_is_the_one_its_certificate_reports(threat: Threat) -> None:
+    data, model = two_moons(1), Fitted(C=1.0)
+    (clean,) = clean_accuracies(model.network(data.train), data, threat, model)
+    assert clean == certify_fit(data, threat, model, attacked=False).validation[0]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from mibp_cert.engines import Box, Engine, Inputs, ParameterSet, StepReport
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import Diverged, SoundnessError
 from mibp_cert.fitted import Fitted
-from mibp_cert.nets import Network, Plan, Training
+from mibp_cert.nets import Network, Training
 from mibp_cert.threats import Threat
 
 DIVERGED = 1e6
@@ -305,11 +305,15 @@ def _epoch(number: int, record: StepRecord, reports: list[StepReport]) -> EpochR
     )
 
 
-def clean_accuracies(network: Network, data: Split, threat: Threat, training: Training) -> list[float]:
+def clean_accuracies(network: Network, data: Split, threat: Threat, training: Training | Fitted) -> list[float]:
     """Accuracy on the validation rows after every step of ordinary training on the data as handed in."""
     assert data.validation is not None
-    x, y = threat.bind(data.train).reference
-    plan = Plan.of(network, training, data.train, network.initialise(training.seed, training.init))
+    members = threat.bind(data.train)
+    (x, y), train = members.reference, members.clean if threat.changes_rows() else data.train
+    begin = (
+        training.start(data.train) if isinstance(training, Fitted) else network.initialise(training.seed, training.init)
+    )
+    plan = training.plan(network, train, begin)
     theta, found = plan.begin, []
     for step in plan.steps:
         theta = step.train(theta, x[step.rows], y[step.rows])
