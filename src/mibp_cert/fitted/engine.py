@@ -243,7 +243,7 @@ def classes_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Bounded:
     classes, width, pin = range(step.head.outputs), step.head.inputs, step.model.pin
     table = _table(step, threat, frozen, tuple(classes))
     if not step.model.softmax:
-        return OneVersusRest(tuple(_one_score(step, threat, frozen, k, of_class(table, k)) for k in classes), width)
+        return OneVersusRest.of(tuple(_one_score(step, threat, frozen, k, of_class(table, k)) for k in classes), width)
     y, weights, design = threat.reference[1][:, classes], *_seen(step, threat, frozen)
     c = minimise_classes(design, y, weights, table.alpha, pin)
     tau = tilt_classes(design, y, weights, table.alpha, pin, c)

@@ -135,10 +135,18 @@ class SoftmaxProblem(Bounded):
 
 @dataclass(frozen=True, eq=False)
 class OneVersusRest(Bounded):
-    """One problem for every class."""
+    """One problem for every class; `c` and `tau` are those of all of them."""
 
     each: tuple[Problem, ...]
     width: int
+    c: Array
+    tau: Array
+
+    @classmethod
+    def of(cls, each: tuple[Problem, ...], width: int) -> Self:
+        """With `width` weights for every class."""
+        c, tau = ([getattr(problem, part) for problem in each] for part in ("c", "tau"))
+        return cls(each, width, in_layout(np.stack(c), width), in_layout(np.stack(tau), width))
 
     def by_class(self, flat: Array) -> Array:
         """From the network's layout to K × P."""
@@ -146,14 +154,6 @@ class OneVersusRest(Bounded):
 
     def telling(self, told: Callable[[], None]) -> Self:
         return replace(self, each=tuple(problem.telling(told) for problem in self.each))
-
-    @property
-    def c(self) -> Array:  # type: ignore[override]
-        return in_layout(np.stack([problem.c for problem in self.each]), self.width)
-
-    @property
-    def tau(self) -> Array:  # type: ignore[override]
-        return in_layout(np.stack([problem.tau for problem in self.each]), self.width)
 
     @property
     def parts(self) -> Sequence[Bounded]:
