@@ -36,6 +36,8 @@ from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.problem import MOST_CELLS, Problem
 from mibp_cert.fitted.table import Array, Index
 
+LEAST = 1e-9
+"""Smallest radius of a range, relative to its middle (or 1)."""
 FIRST = 1.3
 """Multiple of the first-order radii that the hypothesis starts from."""
 WIDER = 1.8
@@ -103,7 +105,7 @@ class Search:
         self.problem, self.start = problem, problem.point()
         self.centre, _ = _flat(self.start)
         below, above = _flat(problem.bounds(self.start, rounds=1))
-        self.least = 1e-9 * (1.0 + np.abs(self.centre)) + problem.slip()
+        self.least = LEAST * (1.0 + np.abs(self.centre)) + problem.slip()
         self.first = self._ends(below, above, 1.0)
         self.finer = Finer(problem) if isinstance(problem, Problem) and not problem.shared else None
         # Where exits can be cut, that is the better way to go on from there.
@@ -235,8 +237,11 @@ def tighten(problem: Bounded, ranges: Ranges, rounds: int = 3) -> Ranges:
         return problem.joined([tighten(part, own, rounds) for part, own in pairs])
     for _ in range(rounds):
         low, high = _flat(ranges)
-        if (high - low <= 1e-9 * (1.0 + np.abs(low) + np.abs(high))).all():
+        if (high - low <= LEAST * 10.0 * (1.0 + np.abs(low) + np.abs(high))).all():
             break  # nothing is in doubt but the last digits
         below, above = _flat(problem.bounds(ranges))
-        ranges = _like(ranges, np.fmax(low, below), np.fmin(high, above))
+        below, above = np.fmax(low, below), np.fmin(high, above)
+        ranges = _like(ranges, below, above)
+        if (above - below >= 0.99 * (high - low)).all():
+            break
     return ranges

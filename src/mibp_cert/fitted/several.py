@@ -110,8 +110,9 @@ class SoftmaxProblem(Bounded):
         if self.told is not None:
             self.told()
         rows, k = self.table.rows, self.classes
+        # What features round is no doubt that multipliers could be chosen for.
         doubt = (
-            rows.r.any() or rows.q.any() or rows.j is not None or rows.pieces or self.table.blocks or self.table.budgets
+            (rows.far > 1e-9 * (1.0 + np.abs(rows.x))).any() or rows.q.any() or self.table.blocks or self.table.budgets
         )
         dual = self._dual(ranges, rounds if doubt else 0)
         # Scores only say how far `p` may be from its line: those of many rows have multipliers that all of them share.
