@@ -174,6 +174,21 @@ def test_the_best_multipliers_prove_what_others_do_not(monkeypatch: pytest.Monke
         assert ranges.Search(problem).repeated()[0] is None
 
 
+def test_the_best_multipliers_see_rows_at_once_that_others_take_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = mc.two_moons(0, sizes=(12, 5, 5)).train
+    problem = table_problem(step_of(data, mc.Fitted()), mc.LInf(0.05).bind(data), np.zeros(0))
+    c, s, eye, own = problem.c, problem.s, np.eye(3), np.arange(3, dtype=np.intp)
+    z = Ranges(c - 0.3, c + 0.3, s - 0.4, s + 0.4)
+    found = []
+    for cells in (100_000, 12):
+        monkeypatch.setattr("mibp_cert.fitted.dual.CELLS", cells)
+        dual = Dual(problem.table, problem.loss, z, problem.tau)
+        plain, by = dual.best(eye)
+        found.append(np.concatenate([plain, dual.given(eye, by), dual.best(problem.table.rows.x[:3], own)[0]]))
+    assert len(dual.parts) == 3
+    np.testing.assert_allclose(found[1], found[0], atol=0.01)  # queries of one chunk stop together
+
+
 def test_multipliers_that_are_not_finite_bound_nothing() -> None:
     data = mc.two_moons(0, sizes=(12, 5, 5)).train
     problem = table_problem(step_of(data, mc.Fitted()), mc.LInf(0.05).bind(data), np.zeros(0))
