@@ -174,6 +174,21 @@ def test_the_best_multipliers_prove_what_others_do_not(monkeypatch: pytest.Monke
         assert ranges.Search(problem).repeated()[0] is None
 
 
+def test_the_best_multipliers_see_rows_at_once_that_others_take_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = mc.two_moons(0, sizes=(12, 5, 5)).train
+    problem = table_problem(step_of(data, mc.Fitted()), mc.LInf(0.05).bind(data), np.zeros(0))
+    c, s, eye, own = problem.c, problem.s, np.eye(3), np.arange(3, dtype=np.intp)
+    z = Ranges(c - 0.3, c + 0.3, s - 0.4, s + 0.4)
+    found = []
+    for cells in (100_000, 12):
+        monkeypatch.setattr("mibp_cert.fitted.dual.CELLS", cells)
+        dual = Dual(problem.table, problem.loss, z, problem.tau)
+        plain, by = dual.best(eye)
+        found.append(np.concatenate([plain, dual.given(eye, by), dual.best(problem.table.rows.x[:3], own)[0]]))
+    assert len(dual.parts) == 3
+    np.testing.assert_allclose(found[1], found[0], atol=0.01)  # queries of one chunk stop together
+
+
 def test_multipliers_that_are_not_finite_bound_nothing() -> None:
     data = mc.two_moons(0, sizes=(12, 5, 5)).train
     problem = table_problem(step_of(data, mc.Fitted()), mc.LInf(0.05).bind(data), np.zeros(0))
@@ -208,7 +223,9 @@ def test_noise_reaches_no_further_beyond_a_point_than_is_said(kind: str) -> None
         some = segments(kind, rng)
         g = rng.normal(size=some.count) * rng.choice([1e-6, 0.3, 3.0])
         radius = rng.random(some.count) * rng.choice([0.0, 1e-7, 0.3, 3.0])
-        for at in (toward(some, g, radius), lean(some, g, radius)[0]):
+        # A point may be that of another direction, which the multipliers had before.
+        before = [g + rng.normal(size=g.shape) * np.abs(g).mean() * size for size in (0.1, 1.0)]
+        for at in (lean(some, g, radius)[0], *(toward(some, other, radius) for other in (g, -g, *before))):
             said = beyond(some, g, radius, at)
             points = [some.sample(rng, extreme=bool(k % 2)) for k in range(40)]
             for e in [*points, *(some.minimiser(-g + radius * rng.normal(size=g.shape)) for _ in range(40))]:
@@ -228,3 +245,11 @@ def test_where_the_direction_is_known_nothing_is_left_to_pay(kind: str) -> None:
     g = rng.normal(size=some.count)
     _, left = lean(some, g, np.full(some.count, 1e-9))
     assert (np.abs(left) < 1e-7).all()
+
+
+def test_a_ball_that_leans_where_it_leant_before_holds_every_minimiser() -> None:
+    """The direction turns with the last `λ`: what `ε̂` was chosen for is not what is paid for."""
+    data = mc.Dataset.regression(np.array([[-0.61, -0.42], [1.98, 0.94], [-0.3, 0.8]]), np.array([-0.21, 0.19, 1.0]))
+    world = World.of(mc.Fitted("squared-error", 0.5), mc.L2(0.95).where([1]), data, samples=5, rounds=8)
+    for rounds in (1, 2, 3):
+        assert world.excess(world.problem.bounds(world.hull(), rounds)) <= 1e-9

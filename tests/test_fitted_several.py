@@ -10,15 +10,20 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import mibp_cert as mc
-from fits import attacked, table
+from fits import attacked, start_of, step_of, table
 from mibp_cert import Budget, Dataset, Fitted, FrozenLayers, LabelFlips, LInf, Network, Split, UserError, certify_fit
 from mibp_cert.certify.attack import AttackSettings
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.data import iris
 from mibp_cert.errors import Diverged, SoundnessError
-from mibp_cert.fitted import FitStep, engine
+from mibp_cert.fitted import FitStep, RandomFeatures, engine
+from mibp_cert.fitted.class_dual import ClassDual
+from mibp_cert.fitted.classes import pairs_of
+from mibp_cert.fitted.engine import classes_problem
+from mibp_cert.fitted.known import Ranges
+from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem
 from mibp_cert.store.verify import AuditSettings, verify
-from mibp_cert.threats import Removed
+from mibp_cert.threats import L2, AnyCategory, Removed, column
 from test_archive import same
 
 QUICK = AttackSettings(members=4, points=6, parameters=4, rounds=1)
@@ -146,3 +151,56 @@ def test_many_rows_and_classes_without_rows_are_refused() -> None:
         certify_fit(data, LInf(0.01))
     with pytest.raises(UserError, match="No training row has the class 2"):
         certify_fit(data.take(np.arange(9)), LInf(0.01), sample_weight=(np.arange(9) % 3 < 2).astype(float))
+
+
+# Whatever multipliers -------------------------------------------------------------------------------------------------
+
+
+class Drawn(ClassDual):
+    """Multipliers around good ones and far from them; rows lean as they did for others."""
+
+    def _find(self, *asked: Any) -> Any:
+        u, p, rho, theta = super()._find(*asked)
+        rng = np.random.default_rng(len(u))
+        size = rng.choice([0.0, 0.03, 0.5], size=(len(u), 1, 1)) * np.abs(u).mean()
+        return u + size * rng.normal(size=u.shape), p, rho, theta
+
+
+def beyond_bounds(model: Fitted, threat: Any, rounds: int) -> float:
+    """How far a minimiser, or a difference of a row's own scores, is above bounds with such multipliers, for ranges that hold."""
+    data = table(model.loss, 9, classes=3)
+    step, bound = step_of(data, model), threat.bind(data)
+    x, _, theta = attacked(step, bound, samples=8, rounds=1)
+    problem, own = classes_problem(step, bound, start_of(step)[: -step.fitted]), theta[:, -step.fitted :]
+    by_class, rng = step.by_class(own), np.random.default_rng(0)
+    s = np.einsum("mnp,mkp->mnk", step.design(theta, x), by_class)
+    differences = (s @ pairs_of(3).T).reshape(len(s), -1)
+    if isinstance(problem, SoftmaxProblem):
+        z = Ranges(own.min(axis=0), own.max(axis=0), differences.min(axis=0), differences.max(axis=0))
+    else:
+        assert isinstance(problem, OneVersusRest)
+        ends = [(by_class[:, k], s[..., k]) for k in range(3)]
+        z = problem.joined([Ranges(t.min(axis=0), t.max(axis=0), v.min(axis=0), v.max(axis=0)) for t, v in ends])
+    dual = problem._dual(z, rounds, Drawn)
+    a = rng.normal(size=(30, own.shape[1]))
+    found = (a @ by_class.reshape(len(own), -1).T).max(axis=1) - dual.upper(a)
+    asked = np.einsum("dk,np->ndkp", pairs_of(3), dual.table.rows.x).reshape(-1, own.shape[1])
+    index = np.arange(len(asked), dtype=np.intp)
+    scores = [(sign * differences).max(axis=0) - dual.upper(sign * asked, index, sign) for sign in (1.0, -1.0)]
+    return float(np.nan_to_num(np.concatenate([found, *scores]), nan=np.inf).max())
+
+
+DRAWN = [Fitted(C=1.0), Fitted(C=1.0, multi=REST), Fitted(C=1.0, features=RandomFeatures(3, 0.5))]
+NOISE = {
+    "cells": LInf({"age": 6.0, "income": 1.0}),
+    "balls": L2({"age": 9.0, "income": 2.0}).where(column("age") >= 50),
+    "categories": AnyCategory("mood"),
+    "labels": LInf({"income": 0.5}) & LabelFlips().where(column("age") >= 70),
+}
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+@pytest.mark.parametrize("name", NOISE)
+@pytest.mark.parametrize("model", DRAWN)
+def test_every_minimiser_is_below_bounds_with_whatever_multipliers(model: Fitted, name: str, rounds: int) -> None:
+    assert beyond_bounds(model, NOISE[name], rounds) <= 1e-9

@@ -37,6 +37,7 @@ less than `4Nε·T`; that is added.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -94,12 +95,19 @@ class Dual:
 
     def best(self, a: Array, own: Index | None = None, sign: float = 1.0) -> tuple[Array, Multipliers]:
         """The same with multipliers that are as good as can be, and these: some ten times the work."""
-        found, *parts = self._in_turn("_best", sign, a, _of_rows(a, own))
+        found, *parts = self.at_once._in_turn("_best", sign, a, _of_rows(a, own))
         return found, Multipliers(*parts)
 
     def given(self, a: Array, by: Multipliers, own: Index | None = None, sign: float = 1.0) -> Array:
         """The same with given multipliers."""
-        return self._in_turn("_given", sign, a, _of_rows(a, own), by.u, by.lam, by.theta)[0]
+        return self.at_once._in_turn("_given", sign, a, _of_rows(a, own), by.u, by.lam, by.theta)[0]
+
+    @cached_property
+    def at_once(self) -> Dual:
+        """The same with all rows at once, as multipliers `λ` that are no `κω` have them."""
+        whole = copy.copy(self)
+        whole.parts, whole.known, whole.rooms = [slice(0, len(self.table.rows))], [self.main], Rooms()
+        return self if len(self.parts) == 1 else whole
 
     def _in_turn(self, of: str, sign: float, *asked: Any) -> list[Array]:
         """What a method computes of the queries, some at a time, by whoever works (`fitted.crew`)."""

@@ -9,8 +9,12 @@ maximiser of `g·ε` is better: where the maximiser is the same for all `γ`, no
 points `p`, `q` the best `ε̂` is on their segment, as the best slope of a line above `|t|` is that of its chord.
 
 The maximum in (1), of a convex function, is at a vertex: of `choice`, `corner`, `l1` there are few; of `box` and `sparse` it
-falls apart into symbols. In the ball `l2`, with `ε̂ = β g/|g|`, `c = ε·g/|g| ≤ 1` and `|ε − ε̂| ≤ √(1 − 2βc + β²)`, it is at
-most that of `|g|(c − β) + |radius|·√(1 − 2βc + β²)`, which is concave in `c` and stationary where the root is `β|radius|/|g|`.
+falls apart into symbols. In the ball `l2`, let `ε̂ = βe` with `|e| = 1`, and `g = se + g'` with `g' ⊥ e`: the `ε̂` of an earlier
+direction is no multiple of this one. With `c = ε·e ∈ [−1, 1]` and `|ε − ε̂| ≤ √(1 − 2βc + β²)`, the maximum is at most that of
+
+    s(c − β) + (|radius| + |g'|)·√(1 − 2βc + β²),
+
+which is concave in `c`: stationary where the root is `β(|radius| + |g'|)/s` if `s > 0`, and largest at `c = −1` if not.
 """
 
 from __future__ import annotations
@@ -112,11 +116,15 @@ def beyond(segments: Segments, g: Array, radius: Array, at: Array) -> Array:
         gain = np.where(exists, np.maximum(most - still, 0.0)[..., index], 0.0)
         return np.asarray(np.add.reduceat(still, starts, axis=-1) + largest_sum(gain, segments.most))
     if segments.kind == "l2":
-        size, far, share = _norm(segments, g), _norm(segments, radius), _norm(segments, at)
-        # ε̂ is a multiple of g, so that `share` is β.
-        root = np.clip(share * far / np.maximum(size, 1e-300), np.abs(1.0 - share), 1.0 + share)
-        cosine = np.clip((1.0 + share**2 - root**2) / np.maximum(2.0 * share, 1e-300), -1.0, 1.0)
-        return np.asarray(np.where(share > 0, size * (cosine - share) + far * root, size + far))
+        far, share = _norm(segments, radius), _norm(segments, at)
+        some = np.where(share > 0, share, 1.0)
+        along = paid / some
+        far = far + _norm(segments, g - at * np.repeat(along / some, segments.sizes, axis=-1))
+        root = np.clip(share * far / np.where(along > 0, along, 1.0), np.abs(1.0 - share), 1.0 + share)
+        root = np.where(along > 0, root, 1.0 + share)
+        cosine = np.clip((1.0 + share**2 - root**2) / (2.0 * some), -1.0, 1.0)
+        # Without ε̂ all of `g` is in `far`.
+        return np.asarray(np.where(share > 0, along * (cosine - share) + far * root, far))
     # Σ radius·|±e_k − ε̂| = (that of ε̂) + radius_k·(|±1 − ε̂_k| − |ε̂_k|)
     around = np.add.reduceat(radius * np.abs(at), starts, axis=-1)
     value = g + radius * (np.abs(1.0 - at) - np.abs(at))
