@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from mibp_cert import collective
 from mibp_cert.data import Dataset
@@ -20,6 +22,10 @@ from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.threats import LInf
 
+os.environ.update({f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")})
+threadpool_limits(1)
+"""One thread of every numeric library, loaded already or later, here or in a process that a test starts: problems are small,
+and tests run side by side."""
 collective_module = sys.modules[collective.__module__]
 """The package's function hides the module of the same name."""
 
