@@ -16,11 +16,11 @@ QUICK = AuditSettings(points=2, parameters=1, members=5)
 CASES: dict[str, dict[str, Any]] = {
     "relational": {"threat": mc.LInf(0.02)},
     "relational with velocity": {"threat": mc.LInf(0.02), "momentum": 0.5, "loss": "cross-entropy"},
-    "relational in cases": {"threat": mc.Budget(mc.LInf(0.2), rows=1)},
+    "relational in cases": {"threat": mc.Budget(mc.LInf(0.2), rows=1), "epochs": 2},
     "relational with flips": {"threat": mc.LabelFlips(6) & mc.L2(0.05)},
     "interval": {"threat": mc.LInf(0.02), "engine": "interval"},
     "crown": {"threat": mc.LInf(0.02), "engine": "crown"},
-    "mibp": {"threat": mc.LInf(0.002), "engine": "mibp"},
+    "mibp": {"threat": mc.LInf(0.002), "engine": "mibp", "epochs": 1},
 }
 
 
@@ -30,8 +30,8 @@ def small(rows: int = 12) -> mc.Split:
     return mc.Split("small", *(part.take(np.arange(rows, dtype=np.intp)) for part in parts))
 
 
-def request(threat: mc.Threat, engine: str = "relational", **training: Any) -> tuple[Any, ...]:
-    return mc.Network.mlp([2, 2, 2]), small(), threat, mc.Training(epochs=4, batch_size=6, **training), engine
+def request(threat: mc.Threat, engine: str = "relational", epochs: int = 4, **training: Any) -> tuple[Any, ...]:
+    return mc.Network.mlp([2, 2, 2]), small(), threat, mc.Training(epochs=epochs, batch_size=6, **training), engine
 
 
 def same(a: mc.CertifiedRun, b: mc.CertifiedRun) -> bool:

@@ -19,6 +19,7 @@ from mibp_cert.engines import PREDICTIONS, Engine, EngineSettings, MibpEngine, S
 from mibp_cert.engines.exact import engine as exact_module
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.parallel import WorkerPool
+from mibp_cert.report import plots
 from mibp_cert.sets import ThreatSet
 from mibp_cert.threats import LInf
 
@@ -38,6 +39,15 @@ def torch() -> Any:
     import torch
 
     return torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _coarse_pictures() -> Iterator[None]:
+    """Regions of reports on few points, in several chunks still: a fitted model answers thousands of them in ten seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "RESOLUTION", 20)
+        patch.setattr(plots, "GRID_CHUNK", 150)
+        yield
 
 
 @pytest.fixture(scope="session")

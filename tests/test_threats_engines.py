@@ -134,7 +134,7 @@ def test_threats_hunt(block: int) -> None:
 @pytest.mark.parametrize("name", THREATS)
 def test_trained_members_stay_inside_mibp_bounds(name: str, pool: WorkerPool) -> None:
     threat = bound(name, rows=4)
-    check_contained(threat, MibpEngine(SolverSettings(), pool=pool), [2, 2], 2, 0, 0.3)
+    check_contained(threat, MibpEngine(SolverSettings(nodes_per_program=5), pool=pool), [2, 2], 2, 0, 0.3)
 
 
 def brute_force(threat: ThreatSet, step: Any, theta: Any, datasets: list[Any]) -> Box:
