@@ -146,11 +146,11 @@ WEIGHTED = [
 
 @pytest.mark.parametrize(("model", "name"), WEIGHTED)
 def test_fits_with_weights_of_classes_lie_in_their_bounds(model: Fitted, name: str) -> None:
-    _check_fits(mc.Fitted(model.loss, 0.1 * model.C, multi=model.multi, class_weight=BY_CLASS), LABELS[name])
+    _check_fits(mc.Fitted(model.loss, 0.1 * model.C, multi=model.multi, class_weight=BY_CLASS), LABELS[name], 15)
 
 
-def _check_fits(model: Fitted, threat: Any) -> None:
-    run = mc.certify_fit(survey(), threat, model, attack_settings=QUICK)
+def _check_fits(model: Fitted, threat: Any, rows: int = 12) -> None:
+    run = mc.certify_fit(survey(rows), threat, model, attack_settings=QUICK)
     bound, step = run.request.members, run.request.plan.steps[0]
     x, y, theta = attacked(step, bound, samples=20, rounds=2)
     assert run.attack is not None

@@ -86,7 +86,8 @@ def minimise_classes(x: Array, y: Array, w: Array, alpha: Array, pin: float) -> 
     damped Newton steps."""
     k, size = y.shape[-1], x.shape[-1]
     fixed = ridge(alpha, pin, k)
-    theta, last, done = np.zeros((*x.shape[:-2], k * size)), np.full(x.shape[:-2], np.inf), False
+    theta, last = np.zeros((*x.shape[:-2], k * size)), np.full(x.shape[:-2], np.inf)
+    done: Array = np.zeros(x.shape[:-2], dtype=bool)
 
     def scores(of: Array) -> Array:
         return np.asarray(x @ np.swapaxes(of.reshape(*of.shape[:-1], k, size), -1, -2))
@@ -116,8 +117,8 @@ def minimise_classes(x: Array, y: Array, w: Array, alpha: Array, pin: float) -> 
             change = share[..., None] * step
             theta = theta - change
             moved = np.abs(change).max(axis=-1)
-            done = done | settled(moved, last, theta)
-            if np.all(done):
+            done = np.logical_or(done, settled(moved, last, theta))
+            if done.all():
                 break
             last = moved
     return np.asarray(theta.reshape(*theta.shape[:-1], k, size))

@@ -29,7 +29,8 @@ NEAR = 1e-9
 def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start: Array | None = None) -> Array:
     """Minimisers for datasets `x` (… × rows × P) and `y` (… × rows), to about the last digit; NaN where there is none."""
     theta = np.zeros((*x.shape[:-2], len(alpha))) if start is None else np.array(start, dtype=np.float64)
-    least, last, done = np.zeros(theta.shape[:-1]), np.full(theta.shape[:-1], np.inf), False
+    least, last = np.zeros(theta.shape[:-1]), np.full(theta.shape[:-1], np.inf)
+    done: Array = np.zeros(theta.shape[:-1], dtype=bool)
     with np.errstate(all="ignore"):
         for number in range(MORE):
             s = _scores(x, theta)
@@ -53,8 +54,8 @@ def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start:
             # Rows beyond a kink have no curvature: where a step led out of sight, the next one gives them some.
             lost = (share < LEAST) & (least == 0.0)
             moved = np.abs(change).max(axis=-1)
-            done = done | (~lost & settled(moved, last, theta))
-            if np.all(done):
+            done = np.logical_or(done, ~lost & settled(moved, last, theta))
+            if done.all():
                 break
             if number >= STEPS and not (lost | (least > 0.0)).any():
                 break
