@@ -26,7 +26,7 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Tests of whole processes; exit status 5 only says that no test has the marker.
 test-slow: install

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from mibp_cert import collective
 from mibp_cert.data import Dataset
@@ -17,9 +19,14 @@ from mibp_cert.engines import PREDICTIONS, Engine, EngineSettings, MibpEngine, S
 from mibp_cert.engines.exact import engine as exact_module
 from mibp_cert.nets import SGD, Network, Step, loss_named, trace_steps
 from mibp_cert.parallel import WorkerPool
+from mibp_cert.report import plots
 from mibp_cert.sets import ThreatSet
 from mibp_cert.threats import LInf
 
+os.environ.update({f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")})
+threadpool_limits(1)
+"""One thread of every numeric library, loaded already or later, here or in a process that a test starts: problems are small,
+and tests run side by side."""
 collective_module = sys.modules[collective.__module__]
 """The package's function hides the module of the same name."""
 
@@ -32,6 +39,15 @@ def torch() -> Any:
     import torch
 
     return torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _coarse_pictures() -> Iterator[None]:
+    """Regions of reports on few points, in several chunks still: a fitted model answers thousands of them in ten seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "RESOLUTION", 20)
+        patch.setattr(plots, "GRID_CHUNK", 150)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -96,7 +96,7 @@ def test_sets_of_every_engine_hold_all_models_and_what_they_compute(name: str, o
 @pytest.mark.parametrize("name", FITTED)
 @pytest.mark.parametrize("model", MODELS)
 def test_sets_of_every_fitted_model_hold_all_minimisers_and_what_they_compute(name: str, model: str) -> None:
-    rng, n = np.random.default_rng(0), 6 if name == "mibp" else 12
+    rng, n = np.random.default_rng(0), 6 if name == "mibp" else 9
     x = rng.normal(size=(n, 2))
     y = x @ np.array([1.0, -1.0]) + 0.3 * rng.normal(size=n)
     numbers = MODELS[model] in REGRESSIONS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,9 @@ def frozen() -> Any:
 @pytest.fixture(scope="module")
 def found() -> Any:
     script = Path(corpus.__file__)
-    told = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    told = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env={**os.environ, **corpus.ENVIRONMENT}
+    )
     assert told.returncode == 0, told.stderr[-2000:]
     return json.loads(told.stdout)
 

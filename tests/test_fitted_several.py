@@ -10,6 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import mibp_cert as mc
+from archives import same
 from fits import attacked, start_of, step_of, table
 from mibp_cert import Budget, Dataset, Fitted, FrozenLayers, LabelFlips, LInf, Network, Split, UserError, certify_fit
 from mibp_cert.certify.attack import AttackSettings
@@ -24,7 +25,6 @@ from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem
 from mibp_cert.store.verify import AuditSettings, verify
 from mibp_cert.threats import L2, AnyCategory, Removed, column
-from test_archive import same
 
 QUICK = AttackSettings(members=4, points=6, parameters=4, rounds=1)
 REST = "one-versus-rest"

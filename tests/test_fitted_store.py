@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import mibp_cert as mc
+from archives import copy_of, flip_bit, rewrite, same, truncate
 from fits import table, threats
 from mibp_cert import cli
 from mibp_cert.certify.attack import AttackSettings
@@ -24,7 +25,6 @@ from mibp_cert.store import refit, stored_request
 from mibp_cert.store.archive import digest, opened, pack, read_step, sealed, unpack
 from mibp_cert.store.second import BITS, balls
 from mibp_cert.store.verify import AuditSettings, verify
-from test_archive import _flip_bit, _rewrite, _truncate, copy_of, same
 
 QUICK = AuditSettings(points=2, parameters=1, members=5)
 FEW = AttackSettings(members=5, points=3, parameters=2, rounds=1)
@@ -168,7 +168,7 @@ def test_lost_or_altered_weights_are_refused_though_hashes_were_mended(what: str
         del kept_["description"]["data"]["weights_sha256"]
     (tmp_path / "data.npz").write_bytes(pack(data))
     (tmp_path / "run.json").write_bytes(sealed({**kept_, "data": digest(pack(data))}))
-    _rewrite(tmp_path, lambda arrays, number: None, range(0))
+    rewrite(tmp_path, lambda arrays, number: None, range(0))
     for read in (mc.load_run, mc.resume_run):
         with pytest.raises(UserError, match=r"weights of the rows in .* were lost or altered"):
             read(tmp_path)
@@ -192,7 +192,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["steps/000001.npz", "steps/000001.json", "run.json", "data.npz", "test.npz"])
-@pytest.mark.parametrize("damage", [_truncate, _flip_bit])
+@pytest.mark.parametrize("damage", [truncate, flip_bit])
 def test_what_was_cut_short_or_altered_is_refused(
     finished: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
@@ -224,7 +224,7 @@ def test_one_end_moved_by_a_billionth_is_caught_though_hashes_were_mended(
         width = abs(arrays[other][2] - arrays[end][2])
         arrays[end][2] += 1e-9 * width * (1 if rising else -1)
 
-    _rewrite(folder, moved, range(1, 2))
+    rewrite(folder, moved, range(1, 2))
     found = {check.name: check for check in verify(folder, QUICK)}
     assert found["hashes"].holds
     assert not found["recomputed"].holds
@@ -242,7 +242,7 @@ def test_the_second_opinion_alone_catches_ranges_that_are_too_small(finished: Pa
         width = arrays[high] - arrays[low]
         arrays[end] = arrays[end] + (0.5 if end == low else -0.5) * width
 
-    _rewrite(folder, smaller, range(1, 2))
+    rewrite(folder, smaller, range(1, 2))
     settings = AuditSettings(points=8, parameters=6, members=2, recompute=False)
     found = {check.name: check for check in verify(folder, settings)}
     assert not found["second opinion"].holds

@@ -80,7 +80,7 @@ def test_paper_example_new_weights_and_second_step(example: Any, pool: WorkerPoo
 CASES = [([1], 2), ([2], 2), ([2, 1], 2), ([2, 2], 2), ([3, 2], 2), ([2, 2, 1], 2), ([2, 3], 3)]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soundness) for seed in (2, 3))])
 @pytest.mark.parametrize(("sizes", "classes"), CASES)
 def test_proven_bounds_are_never_inside_and_tight(sizes: list[int], classes: int, seed: int, pool: WorkerPool) -> None:
     """Random boxes around random parameters, against dense sampling with local search and the honest gap."""
@@ -121,7 +121,7 @@ def test_models_trained_on_members_stay_inside(sizes: list[int], batches: Any, p
     steps = [small_step(data, sizes, rate=0.3, batches=[b])[1] for b in plan]
     network = Network.mlp([2, *sizes])
     threat, theta = LInf(0.1).bind(data), network.initialise(3)
-    boxes = _train_boxes(pool, theta, steps, threat, SolverSettings())
+    boxes = _train_boxes(pool, theta, steps, threat, SolverSettings(nodes_per_program=20))
     plain = Box.point(theta)
     for step, box in zip(steps, boxes, strict=True):
         plain, _ = IntervalEngine().advance(plain, step, threat)

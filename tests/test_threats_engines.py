@@ -66,8 +66,9 @@ def test_trained_members_stay_inside_the_bounds(name: str) -> None:
         threat = bound(name, seed=seed)
         check_contained(threat, IntervalEngine(), sizes, 4, seed, rate)
         check_contained(threat, CrownEngine(), sizes, 4, seed, rate)
-        check_contained(threat, RelationalEngine(), sizes, 4, seed, rate)
         check_contained(threat, JOINT, sizes, 4, seed, rate)
+        if seed < 2:  # one run for every way to spend a budget
+            check_contained(threat, RelationalEngine(), sizes, 3, seed, rate)
 
 
 @pytest.mark.parametrize("name", THREATS)
@@ -93,7 +94,7 @@ def test_exact_rational_training_stays_inside(name: str) -> None:
 def test_other_bounds_lie_within_interval_ones(name: str) -> None:
     for seed in range(2):
         threat = bound(name, seed=seed)
-        network, graphs = plan(threat.clean, [3, 2], 5, 0.3, seed)
+        network, graphs = plan(threat.clean, [3, 2], 3, 0.3, seed)
         split = tight = crown = plain = Box.point(network.initialise(seed))
         for step in graphs:
             tight, _ = JOINT.advance(tight, step, threat)
@@ -134,7 +135,7 @@ def test_threats_hunt(block: int) -> None:
 @pytest.mark.parametrize("name", THREATS)
 def test_trained_members_stay_inside_mibp_bounds(name: str, pool: WorkerPool) -> None:
     threat = bound(name, rows=4)
-    check_contained(threat, MibpEngine(SolverSettings(), pool=pool), [2, 2], 2, 0, 0.3)
+    check_contained(threat, MibpEngine(SolverSettings(nodes_per_program=5), pool=pool), [2, 2], 2, 0, 0.3)
 
 
 def brute_force(threat: ThreatSet, step: Any, theta: Any, datasets: list[Any]) -> Box:

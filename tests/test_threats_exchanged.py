@@ -207,30 +207,33 @@ def check_trainings(threat: ThreatSet, pool: WorkerPool, steps: int = 3) -> None
     batches = [rows, rows[:3], rows[1:]][:steps]
     graphs = [small_step(threat.clean, [2, 2], rate=0.3, batches=[batch])[1] for batch in batches]
     engines = [IntervalEngine(), CrownEngine(), RelationalEngine(), RelationalEngine(RelationalSettings(cases=0))]
-    for engine in [*engines, MibpEngine(SolverSettings(gap=1e-4), pool=pool)]:
+    exact, rough = (
+        MibpEngine(SolverSettings(**limits), pool=pool) for limits in ({"gap": 1e-4}, {"nodes_per_program": 5})
+    )
+    for engine in [*engines, exact]:
         box: Box = Box.point(theta)
         paths = [(theta, x, y) for x, y in members]
         for number, step in enumerate(graphs):
-            box, _ = engine.advance(box, step, threat)
+            box, _ = (rough if engine is exact and number else engine).advance(box, step, threat)
             paths = [(step.train(t, x[step.rows], y[step.rows]), x, y) for t, x, y in paths]
             assert all(box.contains(t) for t, _, _ in paths), engine.name
-            if number == 0 and engine.name == "mibp":
+            if number == 0 and engine is exact:
                 low, high = (pick([t for t, _, _ in paths], axis=0) for pick in (np.min, np.max))
                 slip = 2e-4 * np.maximum(0.5 * (high - low), 1e-3) + 2e-6
                 assert ((box.lower >= low - slip) & (box.upper <= high + slip)).all(), "the exact step is not exact"
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("threat", "rows"),
     [
-        lambda: EXCHANGED,
-        lambda: Budget(EXCHANGED, rows=1),
-        lambda: Budget(EXCHANGED, rows=2),
-        lambda: EXCHANGED.where([1, 2]) & LabelFlips(1),
+        (EXCHANGED, 4),
+        (Budget(EXCHANGED, rows=1), 4),
+        (Budget(EXCHANGED, rows=2), 4),
+        (EXCHANGED.where([1]) & LabelFlips(1), 3),  # with one row more, the exact step takes most of a minute
     ],
 )
-def test_trainings_on_all_members_stay_inside(make: Any, pool: WorkerPool) -> None:
-    check_trainings(make().bind(table()), pool)
+def test_trainings_on_all_members_stay_inside(threat: Any, rows: int, pool: WorkerPool) -> None:
+    check_trainings(threat.bind(table(rows)), pool)
 
 
 def _apart(monkeypatch: pytest.MonkeyPatch) -> None:

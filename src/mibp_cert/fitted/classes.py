@@ -20,7 +20,7 @@ import numpy as np
 
 from mibp_cert.errors import UserError
 from mibp_cert.fitted.losses import EPS
-from mibp_cert.fitted.minimum import SHARES, STEPS
+from mibp_cert.fitted.minimum import SHARES, STEPS, settled
 from mibp_cert.fitted.table import Array
 
 PIN = 1.0
@@ -86,7 +86,8 @@ def minimise_classes(x: Array, y: Array, w: Array, alpha: Array, pin: float) -> 
     damped Newton steps."""
     k, size = y.shape[-1], x.shape[-1]
     fixed = ridge(alpha, pin, k)
-    theta = np.zeros((*x.shape[:-2], k * size))
+    theta, last = np.zeros((*x.shape[:-2], k * size)), np.full(x.shape[:-2], np.inf)
+    done: Array = np.zeros(x.shape[:-2], dtype=bool)
 
     def scores(of: Array) -> Array:
         return np.asarray(x @ np.swapaxes(of.reshape(*of.shape[:-1], k, size), -1, -2))
@@ -115,8 +116,11 @@ def minimise_classes(x: Array, y: Array, w: Array, alpha: Array, pin: float) -> 
                     break
             change = share[..., None] * step
             theta = theta - change
-            if (np.abs(change).max(axis=-1) <= 4.0 * EPS * np.abs(theta).max(axis=-1)).all():
+            moved = np.abs(change).max(axis=-1)
+            done = np.logical_or(done, settled(moved, last, theta))
+            if done.all():
                 break
+            last = moved
     return np.asarray(theta.reshape(*theta.shape[:-1], k, size))
 
 

@@ -22,12 +22,15 @@ LEAST = 1e-3
 above its loss."""
 SHARES = 0.5 ** np.arange(40)
 """Fractions of a Newton step, tried in turn."""
+NEAR = 1e-9
+"""Steps smaller than this, relative to the parameters, shrink to nothing at once unless rounding is all that moves them."""
 
 
 def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start: Array | None = None) -> Array:
     """Minimisers for datasets `x` (… × rows × P) and `y` (… × rows), to about the last digit; NaN where there is none."""
     theta = np.zeros((*x.shape[:-2], len(alpha))) if start is None else np.array(start, dtype=np.float64)
-    least = np.zeros(theta.shape[:-1])
+    least, last = np.zeros(theta.shape[:-1]), np.full(theta.shape[:-1], np.inf)
+    done: Array = np.zeros(theta.shape[:-1], dtype=bool)
     with np.errstate(all="ignore"):
         for number in range(MORE):
             s = _scores(x, theta)
@@ -50,12 +53,20 @@ def minimise(x: Array, y: Array, w: Array, alpha: Array, loss: ScoreLoss, start:
             theta = theta - change
             # Rows beyond a kink have no curvature: where a step led out of sight, the next one gives them some.
             lost = (share < LEAST) & (least == 0.0)
-            if (~lost & (np.abs(change).max(axis=-1) <= 4.0 * EPS * np.abs(theta).max(axis=-1))).all():
+            moved = np.abs(change).max(axis=-1)
+            done = np.logical_or(done, ~lost & settled(moved, last, theta))
+            if done.all():
                 break
             if number >= STEPS and not (lost | (least > 0.0)).any():
                 break
-            least = np.where(lost, LEAST, 0.0)
+            least, last = np.where(lost, LEAST, 0.0), moved
     return theta
+
+
+def settled(moved: Array, last: Array, theta: Array) -> Array:
+    """Where a step moved by no more than rounding: by a few ε, or near the minimum by no less than half of what the last did."""
+    size = np.abs(theta).max(axis=-1)
+    return np.asarray((moved <= 4.0 * EPS * size) | ((moved <= NEAR * size) & (2.0 * moved >= last)))
 
 
 def _trace(m: Array) -> Array:
