@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mibp_cert.certify import clean_accuracies
+from mibp_cert.certify import CertifiedRun, clean_accuracies
 from mibp_cert.cli import app
-from mibp_cert.data import two_moons
+from mibp_cert.data import Split, load, two_moons
 from mibp_cert.doors import certify_fit
 from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Training
+from mibp_cert.report.paper import accuracy_table
 from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, minimum, run_table, runner
 from mibp_cert.studies.reproduce.paper import IRIS2, TWO_MOONS, Cost
 from mibp_cert.threats import LInf, Removed, Threat
@@ -142,11 +143,32 @@ def test_c_is_chosen_on_validation_rows_not_beyond_what_is_proven_nor_where_it_c
     monkeypatch.setattr(minimum, "certify_fit", fitted)
     monkeypatch.setattr(minimum, "clean_accuracies", lambda network, data, threat, model: [clean[model.C]])
     monkeypatch.setattr(minimum, "GRID", tuple(clean))
-    _, c = minimum.best_fit(minimum.Fit("logistic", 0), two_moons(0), LInf(0.1), 0, quick=False)
-    assert (c, tried) == (0.1, [0.01, 0.1, 3.0, 10.0, 0.1])
+    found = minimum.best_fit(minimum.Fit("logistic", 0), two_moons(0), LInf(0.1), 0, quick=False)
+    assert found is not None
+    assert (found[1], tried) == (0.1, [0.01, 0.1, 3.0, 10.0, 0.1])
 
 
-@pytest.mark.parametrize("threat", [LInf(0.1), Removed(2)])
+def test_where_no_start_is_proven_nothing_is_certified_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify, data = minimum.certify_fit, {seed: load("iris2", seed) for seed in (0, 1)}
+
+    def once(split: Split, *args: object, **how: object) -> CertifiedRun:
+        if (split.train.x == data[1].train.x).all():
+            raise Diverged("too much")
+        return certify(split, *args, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(minimum, "certify_fit", once)
+    options = Options(seeds=2, engines=(), quick=True, runs=tmp_path, model="logistic", features=0)
+    (record,) = run_table(SMALL, options, lambda text: None)
+    alone = run_table(SMALL, replace(options, seeds=1), lambda text: None)[0]
+    assert record["certified"] == alone["certified"] / 2 > 0
+    assert (record["attacked"], record["C"]) == (None, None)
+    assert record["clean"] > 0
+    assert accuracy_table(SMALL, [record]) is not None
+
+
+@pytest.mark.parametrize("threat", [LInf(0.01), Removed(1)])
 def test_the_clean_accuracy_of_a_fit_is_the_one_its_certificate_reports(threat: Threat) -> None:
     data, model = two_moons(1), Fitted(C=1.0)
     (clean,) = clean_accuracies(model.network(data.train), data, threat, model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -305,18 +305,23 @@ def _epoch(number: int, record: StepRecord, reports: list[StepReport]) -> EpochR
     )
 
 
-def clean_accuracies(network: Network, data: Split, threat: Threat, training: Training | Fitted) -> list[float]:
-    """Accuracy on the validation rows after every step of ordinary training on the data as handed in."""
-    assert data.validation is not None
+def clean_models(network: Network, data: Split, threat: Threat, training: Training | Fitted) -> Iterator[Array]:
+    """The parameters after every step of ordinary training on the data as handed in."""
     members = threat.bind(data.train)
     (x, y), train = members.reference, members.clean if threat.changes_rows() else data.train
     begin = (
         training.start(data.train) if isinstance(training, Fitted) else network.initialise(training.seed, training.init)
     )
     plan = training.plan(network, train, begin)
-    theta, found = plan.begin, []
+    theta = plan.begin
     for step in plan.steps:
         theta = step.train(theta, x[step.rows], y[step.rows])
-        classes = nominal_classes(network, theta[: network.layout.size], data.validation.x)
-        found.append(float(np.mean(classes == data.validation.y)))
-    return found
+        yield theta[: network.layout.size]
+
+
+def clean_accuracies(network: Network, data: Split, threat: Threat, training: Training | Fitted) -> list[float]:
+    """Their accuracies on the validation rows."""
+    rows = data.validation
+    assert rows is not None
+    models = clean_models(network, data, threat, training)
+    return [float(np.mean(nominal_classes(network, theta, rows.x) == rows.y)) for theta in models]

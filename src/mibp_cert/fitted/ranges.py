@@ -237,7 +237,7 @@ def tighten(problem: Bounded, ranges: Ranges, rounds: int = 3) -> Ranges:
         return problem.joined([tighten(part, own, rounds) for part, own in pairs])
     for _ in range(rounds):
         low, high = _flat(ranges)
-        if (high - low <= LEAST * 10.0 * (1.0 + np.abs(low) + np.abs(high))).all():
+        if (high - low <= LEAST * (1.0 + np.abs(low) + np.abs(high))).all():
             break  # nothing is in doubt but the last digits
         below, above = _flat(problem.bounds(ranges))
         below, above = np.fmax(low, below), np.fmin(high, above)

@@ -19,7 +19,7 @@ ACCURACY: Columns[Record] = {
     "": lambda r: f"  {_name(r)}",
     "certified": lambda r: f"{r['certified']:.1f}±{r['certified_std']:<4.1f}",
     "rate": lambda r: f"{r['rate']:.1f}",
-    "attack": lambda r: f"{r['attacked']:.1f}",
+    "attack": lambda r: "–" if r["attacked"] is None else f"{r['attacked']:.1f}",
     "clean": lambda r: f"{r['clean']:.1f}",
     "steps": lambda r: "minimum" if r["steps"] is None else f"{r['steps']:.1f}",
     "lr": lambda r: f"{r['learning_rate']:.2g}",
@@ -34,11 +34,15 @@ BESIDE_FITS: Columns[Record] = {
     **{name: ACCURACY[name] for name in _SHARED},
     "majority": lambda r: f"{r['majority']:.1f}",
     "steps": ACCURACY["steps"],
-    "lr, C": lambda r: f"{r['C'] if r['learning_rate'] is None else r['learning_rate']:.2g}",
+    "lr, C": lambda r: _or_dash(r["C"] if r["learning_rate"] is None else r["learning_rate"]),
     "s": ACCURACY["s"],
     "n": ACCURACY["n"],
 }
 """The same where models are fitted to their minimum, whose parameters have radii of another kind."""
+
+
+def _or_dash(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2g}"
 
 
 def _name(record: Record) -> str:
