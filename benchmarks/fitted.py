@@ -68,11 +68,11 @@ def measure(name: str, threat: mc.Threat, model: mc.Fitted, seeds: int) -> str:
     proven = sum(1 for row in found if np.isfinite(row[0]))
     means = [f"{100 * mean:6.1f}" for mean in np.nanmean(np.array(found), axis=0)] if proven else ["     –"] * 4
     cost = f"{np.mean(seconds):8.2f}" if seconds else "       –"
-    return f"{name:14s} {in_short(threat):28s} C={model.C:<6g} {proven} of {seeds} proven  {' '.join(means)} {cost}"
+    return f"{name:14s} {in_short(threat):40s} C={model.C:<6g} {proven} of {seeds} proven  {' '.join(means)} {cost}"
 
 
 def in_short(threat: mc.Threat) -> str:
-    return mc.in_words(threat)[:28]
+    return mc.in_words(threat)[:40]
 
 
 SIZES = {500: 10, 2_000: 10, 5_000: 10, 20_000: 20, 100_000: 20, 1_000_000: 20}
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--most", type=int, default=100_000, help="rows, for speed and doubt")
     given = parser.parse_args()
-    print(f"{'data':14s} {'what may be wrong':28s} {'':8s} {'':13s} {'certified attacked clean majority  seconds':s}")
+    print(f"{'data':14s} {'what may be wrong':40s} {'':8s} {'':13s} {'certified attacked clean majority  seconds':s}")
     for name in given.cases.split(","):
         if name in ("speed", "doubt"):
             {"speed": speed, "doubt": doubt}[name](given.most)

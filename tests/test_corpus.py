@@ -13,6 +13,8 @@ import pytest
 
 import corpus
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def frozen() -> Any:

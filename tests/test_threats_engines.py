@@ -132,7 +132,7 @@ def test_threats_hunt(block: int) -> None:
         check_random(seed)
 
 
-@pytest.mark.parametrize("name", THREATS)
+@pytest.mark.parametrize("name", [pytest.param(t, marks=pytest.mark.slow if "exchanged" in t else ()) for t in THREATS])
 def test_trained_members_stay_inside_mibp_bounds(name: str, pool: WorkerPool) -> None:
     threat = bound(name, rows=4)
     check_contained(threat, MibpEngine(SolverSettings(nodes_per_program=5), pool=pool), [2, 2], 2, 0, 0.3)
