@@ -19,10 +19,12 @@ from mibp_cert.data import iris
 from mibp_cert.errors import Diverged, SoundnessError
 from mibp_cert.fitted import FitStep, RandomFeatures, engine
 from mibp_cert.fitted.class_dual import ClassDual
-from mibp_cert.fitted.classes import pairs_of
+from mibp_cert.fitted.classes import in_layout, pairs_of
 from mibp_cert.fitted.engine import classes_problem
 from mibp_cert.fitted.known import Ranges
+from mibp_cert.fitted.rest import RestKnown
 from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem
+from mibp_cert.fitted.softmax import ClassKnown
 from mibp_cert.store.verify import AuditSettings, verify
 from mibp_cert.threats import L2, AnyCategory, Removed, column
 
@@ -166,6 +168,19 @@ class Drawn(ClassDual):
         return u + size * rng.normal(size=u.shape), p, rho, theta
 
 
+def _hull(problem: Any, by_class: Any, s: Any) -> Ranges:
+    """The ranges of these models (members × K × P), and of their scores (members × K × rows)."""
+
+    def ends(of: Any) -> tuple[Any, Any]:
+        return of.min(axis=0), of.max(axis=0)
+
+    if isinstance(problem, SoftmaxProblem):
+        flat = in_layout(by_class, problem.width)
+        return Ranges(*ends(flat), *ends(np.einsum("dk,mkn->mnd", pairs_of(3), s).reshape(len(s), -1)))
+    assert isinstance(problem, OneVersusRest)
+    return problem.joined([Ranges(*ends(by_class[:, k]), *ends(s[:, k])) for k in range(3)])
+
+
 def beyond_bounds(model: Fitted, threat: Any, rounds: int) -> float:
     """How far a minimiser, or a difference of a row's own scores, is above bounds with such multipliers, for ranges that hold."""
     data = table(model.loss, 9, classes=3)
@@ -175,13 +190,7 @@ def beyond_bounds(model: Fitted, threat: Any, rounds: int) -> float:
     by_class, rng = step.by_class(own), np.random.default_rng(0)
     s = np.einsum("mnp,mkp->mnk", step.design(theta, x), by_class)
     differences = (s @ pairs_of(3).T).reshape(len(s), -1)
-    if isinstance(problem, SoftmaxProblem):
-        z = Ranges(own.min(axis=0), own.max(axis=0), differences.min(axis=0), differences.max(axis=0))
-    else:
-        assert isinstance(problem, OneVersusRest)
-        ends = [(by_class[:, k], s[..., k]) for k in range(3)]
-        z = problem.joined([Ranges(t.min(axis=0), t.max(axis=0), v.min(axis=0), v.max(axis=0)) for t, v in ends])
-    dual = problem._dual(z, rounds, Drawn)
+    dual = problem._dual(_hull(problem, by_class, s.swapaxes(1, 2)), rounds, Drawn)
     a = rng.normal(size=(30, own.shape[1]))
     found = (a @ by_class.reshape(len(own), -1).T).max(axis=1) - dual.upper(a)
     asked = np.einsum("dk,np->ndkp", pairs_of(3), dual.table.rows.x).reshape(-1, own.shape[1])
@@ -204,3 +213,66 @@ NOISE = {
 @pytest.mark.parametrize("model", DRAWN)
 def test_every_minimiser_is_below_bounds_with_whatever_multipliers(model: Fitted, name: str, rounds: int) -> None:
     assert beyond_bounds(model, NOISE[name], rounds) <= 1e-9
+
+
+# What noise is multiplied by ------------------------------------------------------------------------------------------
+
+
+def t_excess(model: Fitted, threat: Any) -> float:
+    """How far `t = Σ_k (ψ_k u_k + λ_k θ_k)` of real models, along cells and shared directions, is outside middle ± radius."""
+    data, rng = table(model.loss, 9, classes=3), np.random.default_rng(0)
+    step, bound = step_of(data, model), threat.bind(data)
+    x, y, theta = attacked(step, bound, samples=8, rounds=1)
+    problem, by_class = (
+        classes_problem(step, bound, start_of(step)[: -step.fitted]),
+        step.by_class(theta[:, -step.fitted :]),
+    )
+    s = np.einsum("mnp,mkp->mkn", step.design(theta, x), by_class)
+    known = problem._dual(_hull(problem, by_class, s)).all
+    u, lam = rng.normal(size=(2, 20, *by_class.shape[1:])), rng.normal(size=(20, 3, s.shape[-1]))
+    lam -= lam.mean(axis=1, keepdims=True)
+    found = [-np.inf]
+    for of, at, label in zip(by_class, s, y, strict=True):
+        psi = known.rows.w * known.at(at, label[:, :3].T)[1]
+        for some in u:
+            t = np.einsum("kn,qkp->qnp", psi, some) + np.einsum("qkn,kp->qnp", lam, of)
+            middle, radius = known._moved(some, lam)
+            found.append(float((np.abs(t - middle) - radius).max()))
+            if known.rows.j is not None and known.rows.j.size:
+                along = np.einsum("qnp,ndp->qnd", t, known.rows.j)
+                middle, radius = known._directed(some, lam)
+                found.append(float((np.abs(along - middle) - radius).max()))
+    return max(found)
+
+
+@pytest.mark.parametrize("name", NOISE)
+@pytest.mark.parametrize("model", DRAWN)
+def test_what_noise_is_multiplied_by_is_enclosed(model: Fitted, name: str) -> None:
+    assert t_excess(model, NOISE[name]) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("model", "owner", "name"),
+    [
+        (DRAWN[0], ClassKnown, "_moved"),
+        (DRAWN[1], ClassKnown, "_moved"),
+        (DRAWN[2], ClassKnown, "_directed"),
+    ],
+)
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_radius_that_is_too_small_is_noticed(
+    model: Fitted, owner: Any, name: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = getattr(owner, name)
+
+    def narrow(self: Any, *asked: Any, **how: Any) -> Any:
+        middle, radius = whole(self, *asked, **how)
+        return middle, share * radius
+
+    monkeypatch.setattr(owner, name, narrow)
+    assert max(t_excess(model, threat) for threat in NOISE.values()) > 1e-4
+
+
+def test_constants_taken_from_classes_whose_slopes_have_no_sum_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RestKnown, "less", ClassKnown.less)
+    assert max(t_excess(DRAWN[1], threat) for threat in NOISE.values()) > 1e-3
