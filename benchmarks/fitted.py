@@ -1,6 +1,7 @@
 """Models at their minimum: certified beside attacked beside clean, and the cost beside scikit-learn's own fit in the same run.
 
-    python benchmarks/fitted.py [--only moons,features,cancer,iris,classes,rows,speed,doubt] [--seeds 5] [--engine dual] [--most 100000]
+    python benchmarks/fitted.py [--only moons,features,cancer,iris,classes,rows,speed,doubt] [--seeds 5] [--engine dual]
+                                [--most 100000]
 
 Every figure is of a proven start; "unproven" where none could be proven.
 """
