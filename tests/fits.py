@@ -10,9 +10,9 @@ import numpy as np
 from cases import survey
 from mibp_cert.data import Dataset
 from mibp_cert.fitted import FitStep, Fitted, adjoint, margin_queries
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.classes import pairs_of
 from mibp_cert.fitted.engine import classes_problem, table_problem
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.threats import (
     L1,
     L2,

@@ -15,9 +15,9 @@ import mibp_cert as mc
 from fits import step_of
 from mibp_cert import Added, Fitted, LabelFlips, LInf, Removed
 from mibp_cert.fitted import class_dual, engine, presence
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.class_dual import ClassDual
 from mibp_cert.fitted.classes import in_layout, minimise_classes, pairs_of
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.ranges import prove
 from mibp_cert.fitted.softmax import ClassKnown
 from test_fitted_classes_rows import BY_CLASS, REST, K, every_fit, tiny

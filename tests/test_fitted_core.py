@@ -16,8 +16,9 @@ from sklearn.svm import LinearSVC
 from fits import World, attacked, step_of, table, threats
 from mibp_cert.engines.base import Box
 from mibp_cert.fitted import SCORE_LOSSES, DualEngine, Fitted, FittedSet, dual, engine, known, ranges, zonotope
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.dual import Dual
-from mibp_cert.fitted.known import Known, Ranges
+from mibp_cert.fitted.known import Known
 from mibp_cert.fitted.losses import HuberScore, ScoreLoss, SquaredHinge
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.problem import Problem

@@ -11,9 +11,10 @@ import pytest
 import mibp_cert as mc
 from fits import World, step_of, table, threats
 from mibp_cert.fitted import SCORE_LOSSES, known, ranges
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.dual import Dual, Multipliers
 from mibp_cert.fitted.engine import table_problem
-from mibp_cert.fitted.known import Known, Ranges
+from mibp_cert.fitted.known import Known
 from mibp_cert.fitted.linear import Relaxation
 from mibp_cert.sets import Segments, beyond, lean
 from mibp_cert.sets.lean import toward

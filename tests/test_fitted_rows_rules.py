@@ -14,9 +14,9 @@ from fits import attacked, step_of
 from mibp_cert import Added, Fitted, LabelFlips, Removed
 from mibp_cert.fitted import dual, finite, presence
 from mibp_cert.fitted import shared as shared_module
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.engine import table_problem
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.minimum import minimise
 from mibp_cert.fitted.ranges import prove
 from mibp_cert.fitted.zonotope import Zonotope

@@ -18,10 +18,10 @@ from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.data import iris
 from mibp_cert.errors import Diverged, SoundnessError
 from mibp_cert.fitted import FitStep, RandomFeatures, engine
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.class_dual import ClassDual
 from mibp_cert.fitted.classes import in_layout, pairs_of
 from mibp_cert.fitted.engine import classes_problem
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.rest import RestKnown
 from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem
 from mibp_cert.fitted.softmax import ClassKnown

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from mibp_cert.data import Dataset
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.explain import Clean, explain
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.problem import Problem
 from mibp_cert.fitted.ranges import Search
 from mibp_cert.fitted.table import Array

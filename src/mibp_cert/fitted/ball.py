@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mibp_cert.fitted.known import Ranges
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.shared import _largest as largest_noise
 from mibp_cert.fitted.table import Array, Budget, Rows

@@ -25,8 +25,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.dual import Dual
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.linear import Relaxation
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.problem import Problem

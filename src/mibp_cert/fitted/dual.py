@@ -44,10 +44,11 @@ from typing import Any
 
 import numpy as np
 
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.costs import by_score, or_gone
 from mibp_cert.fitted.crew import in_chunks
 from mibp_cert.fitted.interior import best_multipliers
-from mibp_cert.fitted.known import Known, Lines, Ranges, Rooms, dot, solve, summed
+from mibp_cert.fitted.known import Known, Lines, Rooms, dot, solve, summed
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Budget, Index, Table
 from mibp_cert.sets import largest_sum

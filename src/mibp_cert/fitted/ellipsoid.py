@@ -22,8 +22,8 @@ from __future__ import annotations
 import numpy as np
 
 from mibp_cert.errors import UnsupportedOperation
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.crew import in_order
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.shared import TINY, Shared, in_turn, weights
 from mibp_cert.fitted.table import Array

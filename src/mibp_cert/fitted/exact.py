@@ -25,9 +25,9 @@ import numpy as np
 
 from mibp_cert.engines import EngineSettings, ParameterSet, Progress, SolverSettings, StepReport
 from mibp_cert.errors import UserError
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.deviation import SLIP, Cells, Deviation, add
 from mibp_cert.fitted.engine import DualEngine, FittedSet
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.linear import changes_weights
 from mibp_cert.fitted.losses import ScoreLoss
 from mibp_cert.fitted.lp import LpEngine, within

@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.dual import Dual
-from mibp_cert.fitted.known import Known, Ranges, _gap, _through
+from mibp_cert.fitted.known import Known, _gap, _through
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.problem import Problem
 from mibp_cert.fitted.table import Array, Budget, Index, Pieces, Rows, Spread, Table

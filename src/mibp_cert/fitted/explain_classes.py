@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.class_dual import ClassDual
 from mibp_cert.fitted.explain import (
     CELLS,
@@ -34,7 +35,6 @@ from mibp_cert.fitted.explain import (
     _supports,
     explain,
 )
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem
 from mibp_cert.fitted.softmax import ClassKnown
 from mibp_cert.fitted.table import Array, Budget

@@ -21,7 +21,7 @@ from typing import final
 
 import numpy as np
 
-from mibp_cert.fitted.known import Ranges
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep

@@ -16,44 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Index, Rows, Table
 from mibp_cert.sets import Segments, beyond, lean
-
-
-@dataclass(frozen=True, eq=False)
-class Ranges:
-    """The box `B` of the parameters, and the ranges `S` of the scores of rows and of the budgets' alternatives."""
-
-    low: Array
-    high: Array
-    s_low: Array
-    s_high: Array
-    by: tuple[tuple[Array, Array], ...] = ()
-
-    @property
-    def middle(self) -> Array:
-        return 0.5 * (self.low + self.high)
-
-    @property
-    def radius(self) -> Array:
-        middle = self.middle
-        return np.asarray(np.maximum(self.high - middle, middle - self.low) * (1.0 + 4.0 * EPS))
-
-    @property
-    def reach(self) -> Array:
-        """Largest `|θ_j|`."""
-        return np.maximum(np.abs(self.low), np.abs(self.high))
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.low) + len(self.s_low) + sum(len(low) for low, _ in self.by)
-
-    @property
-    def empty(self) -> bool:
-        pairs = ((self.low, self.high), (self.s_low, self.s_high), *self.by)
-        return any(bool((low > high).any()) for low, high in pairs)
 
 
 @dataclass(frozen=True, eq=False)

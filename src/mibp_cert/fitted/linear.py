@@ -32,8 +32,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.crew import tell
-from mibp_cert.fitted.known import Known, Ranges
+from mibp_cert.fitted.known import Known
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Budget, Index, Rows, Table
 from mibp_cert.solvers import Objective, Program

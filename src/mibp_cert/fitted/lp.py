@@ -17,9 +17,9 @@ from functools import partial
 import numpy as np
 
 from mibp_cert.engines import Engine, EngineSettings
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.branch import never
 from mibp_cert.fitted.engine import DualEngine, FittedSet
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.linear import Relaxation
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.problem import Problem

@@ -9,10 +9,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.fitted.bounded import Bounded
+from mibp_cert.fitted.bounded import Ranges, Whole
 from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.ellipsoid import Ellipsoids
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.shared import Shared
 from mibp_cert.fitted.table import Array, Index, Table
@@ -41,7 +40,7 @@ CUTS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Problem(Bounded):
+class Problem(Whole):
     """What is bounded: the table, its loss, the computed minimiser `c` of the data as handed in, its tilt, and its scores there:
     where the proof starts from. (Noise to one side has another middle than these data.)"""
 

@@ -30,9 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.fitted.ball import ball
-from mibp_cert.fitted.bounded import Bounded
+from mibp_cert.fitted.bounded import Bounded, Parts, Ranges, Whole
 from mibp_cert.fitted.dual import Dual, Multipliers
-from mibp_cert.fitted.known import Ranges
 from mibp_cert.fitted.problem import MOST_CELLS, Problem
 from mibp_cert.fitted.table import Array, Index
 
@@ -80,10 +79,11 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
 def prove(problem: Bounded) -> Ranges | None:
     """Ranges that no minimiser of the family leaves, as small as may be; None if none could be proven. Where shared multipliers
     prove nothing, every row gets its own; exits are cut where plain bounds fail; the last resort is strong convexity."""
-    if problem.parts:
-        proven = [prove(part) for part in problem.parts]
+    if isinstance(problem, Parts):
+        proven = [prove(part) for part in problem.each]
         every = [ranges for ranges in proven if ranges is not None]
         return problem.joined(every) if len(every) == len(proven) else None
+    assert isinstance(problem, Whole)
     search = Search(problem)
     found, hope = search.repeated()
     if not isinstance(problem, Problem):  # neither cuts nor a last resort: but another start
@@ -101,7 +101,7 @@ def prove(problem: Bounded) -> Ranges | None:
 class Search:
     """Hypotheses, from first-order radii around the clean minimiser."""
 
-    def __init__(self, problem: Bounded) -> None:
+    def __init__(self, problem: Whole) -> None:
         self.problem, self.start = problem, problem.point()
         self.centre, _ = _flat(self.start)
         below, above = _flat(problem.bounds(self.start, rounds=1))
@@ -232,8 +232,8 @@ def _cut(problem: Problem, ranges: Ranges, fails: list[NDArray[np.bool_]]) -> li
 
 def tighten(problem: Bounded, ranges: Ranges, rounds: int = 3) -> Ranges:
     """Smaller ranges, from ranges that are proven."""
-    if problem.parts:
-        pairs = zip(problem.parts, problem.split(ranges), strict=True)
+    if isinstance(problem, Parts):
+        pairs = zip(problem.each, problem.split(ranges), strict=True)
         return problem.joined([tighten(part, own, rounds) for part, own in pairs])
     for _ in range(rounds):
         low, high = _flat(ranges)

@@ -19,10 +19,10 @@ from typing import Self
 
 import numpy as np
 
-from mibp_cert.fitted.bounded import Bounded
+from mibp_cert.fitted.bounded import Parts, Ranges, Whole
 from mibp_cert.fitted.class_dual import ClassDual
 from mibp_cert.fitted.classes import Box, by_class, in_layout, pairs_of
-from mibp_cert.fitted.known import Known, Ranges
+from mibp_cert.fitted.known import Known
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.problem import OWN_CELLS, Problem
 from mibp_cert.fitted.rest import RestKnown
@@ -54,7 +54,7 @@ def of_class(table: Table, k: int) -> Table:
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxProblem(Bounded):
+class SoftmaxProblem(Whole):
     """What is bounded: the table with targets for every class, the pin, the computed minimiser `c` with its tilt, and its scores
     (rows × K) on the data as handed in."""
 
@@ -135,7 +135,7 @@ class SoftmaxProblem(Bounded):
 
 
 @dataclass(frozen=True, eq=False)
-class OneVersusRest(Bounded):
+class OneVersusRest(Parts):
     """One problem for every class; `c` and `tau` are those of all of them."""
 
     each: tuple[Problem, ...]
@@ -156,10 +156,6 @@ class OneVersusRest(Bounded):
     def telling(self, told: Callable[[], None]) -> Self:
         return replace(self, each=tuple(problem.telling(told) for problem in self.each))
 
-    @property
-    def parts(self) -> Sequence[Bounded]:
-        return self.each
-
     def joined(self, found: Sequence[Ranges]) -> Ranges:
         low, high = (in_layout(np.stack([getattr(z, end) for z in found]), self.width) for end in ("low", "high"))
         s_low, s_high = (np.concatenate([getattr(z, end) for z in found]) for end in ("s_low", "s_high"))
@@ -172,16 +168,6 @@ class OneVersusRest(Bounded):
         budgets = len(ranges.by) // k
         by = [ranges.by[i * budgets : (i + 1) * budgets] for i in range(k)]
         return [Ranges(*ends) for ends in zip(low, high, s_low, s_high, by, strict=True)]
-
-    def point(self) -> Ranges:
-        return self.joined([problem.point() for problem in self.each])
-
-    def slip(self) -> Array:
-        raise NotImplementedError
-
-    def bounds(self, ranges: Ranges, rounds: int = 2) -> Ranges:
-        pairs = zip(self.each, self.split(ranges), strict=True)
-        return self.joined([problem.bounds(own, rounds) for problem, own in pairs])
 
     def _dual(self, ranges: Ranges, rounds: int = 3, kind: type[ClassDual] = ClassDual) -> ClassDual:
         """All classes at once."""

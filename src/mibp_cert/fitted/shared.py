@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.crew import in_order
-from mibp_cert.fitted.known import Known, Ranges, solve
+from mibp_cert.fitted.known import Known, solve
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.table import Array, Index, Rows, Spread, Table
 from mibp_cert.sets import Block, Plain, largest_sum

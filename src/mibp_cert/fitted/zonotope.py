@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mibp_cert.fitted.known import Ranges
+from mibp_cert.fitted.bounded import Ranges
 from mibp_cert.fitted.losses import EPS, ScoreLoss
 from mibp_cert.fitted.shared import Shared
 from mibp_cert.fitted.table import Array, Table
