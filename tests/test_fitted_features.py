@@ -39,8 +39,8 @@ from mibp_cert import (
 )
 from mibp_cert.certify.attack import AttackSettings
 from mibp_cert.certify.predict import nominal_outputs
-from mibp_cert.fitted import engine
 from mibp_cert.fitted import features as rules
+from mibp_cert.fitted import query
 from mibp_cert.fitted.ranges import prove, tighten
 from mibp_cert.fitted.table import Table, table_of
 from mibp_cert.fitted.zonotope import Zonotope
@@ -329,7 +329,7 @@ def test_noise_of_test_rows_behind_features_is_needed(monkeypatch: pytest.Monkey
         found = right(*given, **how)
         return rules.Enclosure(found.c, 0.0 * found.j, found.beta)
 
-    monkeypatch.setattr(engine, "enclose_features", wrong)
+    monkeypatch.setattr(query, "enclose_features", wrong)
     with pytest.raises((AssertionError, SoundnessError)):
         test_certified_classes_hold_for_doubtful_test_rows_behind_features("tanh", LInf({"age": 30.0, "income": 3.0}))
 

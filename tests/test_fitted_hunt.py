@@ -303,6 +303,7 @@ def test_a_flipped_row_that_leaves_its_clean_range_is_no_contradiction(monkeypat
     """Under the assumption of an exit no score was left for row 0 as handed in: the flip is spent on it, which is no proof."""
     monkeypatch.setattr(ranges, "HOPE", np.inf)
     monkeypatch.setattr(ranges, "CUT_FIRST", 1.8)
+    monkeypatch.setattr(ranges, "ATTEMPTS", 24)  # six are enough or not by the last bits of a matrix product
     rows = [[0.51, 73, -4.3, -0.037], [6.7, -55, 3.0, 0.052], [0.35, 42, 0.84, 0.064], [-1.8, -30, 3.1, 0.028],
             [2.2, -2.7, -2.8, 0.029], [3.5, -45, -1.0, 0.00096], [-0.15, 1.6, 4.6, 0.046], [-3.7, -16, 4.1, -0.06],
             [-0.26, 2.6, 2.5, -0.0073], [0.57, -52, -1.1, 0.069]]  # fmt: skip
