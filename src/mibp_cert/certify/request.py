@@ -54,13 +54,13 @@ _ELSEWHERE = ("jobs", "parallel")
 
 @dataclass(frozen=True)
 class Selection:
-    """Which epoch the certificate is about: the last one, or the one with the highest certified accuracy on validation data,
-    among those with at least `least_steps` steps and a clean validation accuracy of at least `least_accuracy`; `per_step`: any
-    step may be chosen, not only the last one of an epoch."""
+    """Which epoch the certificate is about: the last one, or the one with the best certified figure on validation data among
+    those that beat the baseline there (`certify.choice`), or have a clean accuracy of at least `least_accuracy`, where one is
+    given; `least_steps`: after at least so many steps; `per_step`: any step may be chosen, not only the last one of an epoch."""
 
     rule: str = "last"
     least_steps: int = 0
-    least_accuracy: float = 0.0
+    least_accuracy: float | None = None
     per_step: bool = False
 
     def __post_init__(self) -> None:
@@ -106,8 +106,8 @@ class Request:
         self._check_rows()
         made.check_settings(self.settings)
         predictor.check_settings(replace(self.settings, unroll=1))
-        if self.select.by_validation and (self.data.validation is None or train.task is not Task.CLASSES):
-            raise UserError("Choosing the epoch on validation data needs data with classes and a validation part.")
+        if self.select.by_validation and self.data.validation is None:
+            raise UserError("Choosing the epoch on validation data needs data with a validation part.")
         if self.start.shape != (self.network.layout.size,) or not np.isfinite(self.start).all():
             raise UserError(f"The initial parameters must be {self.network.layout.size} finite numbers.")
         self.training.check(self.network, train)

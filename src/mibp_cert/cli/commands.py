@@ -20,8 +20,9 @@ from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.questions.properties import Questions, describe
 from mibp_cert.report.progress import lines, progress_bars, show_sweep, show_training
-from mibp_cert.report.terminal import epochs_table, side_by_side, summary
+from mibp_cert.report.terminal import choice_table, epochs_table, side_by_side, summary, worth_table
 from mibp_cert.store import load_run, resume_run
+from mibp_cert.studies.choose import Choice
 
 
 def _file(help_: str, *names: str) -> Any:
@@ -47,7 +48,8 @@ def certify(
     """Train with proven bounds on every parameter and certify the test points."""
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
-    console, job, runs = new_console(quiet), job_of(config), []
+    console = new_console(quiet)
+    job, runs = settled(job_of(config), console), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
     check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
     for note in job.notes:
@@ -60,7 +62,7 @@ def certify(
         if folder is not None:
             write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
-        show(console, run, job.config, files[name], job.questions)
+        show(console, run, job.config, files[name], job.questions, job.choice)
         console.print()
     if len(runs) > 1:
         console.print(side_by_side(runs), soft_wrap=False)
@@ -139,7 +141,7 @@ def tolerance(
         section |= usual.get(vary, {})
     if start is None:
         start = 0.01 if vary == "amount" and section.get("eps") == 1.0 else 1.0
-    job = job_of(config)
+    job = settled(job_of(config), console)
     (engine,), threat = job.engines, job.threat.to_json()
     family = study.Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
     asked: dict[str, Any] = {"share": share, "points": point, "start": start, "most": most, "precision": precision}
@@ -189,7 +191,7 @@ def blame(
             raise UserError(f"The run in {source} has its own settings: leave out other flags, and --config.")
         run, effective = load_run(source), stored_config(Path(source))
     else:
-        job = job_of(config)
+        job = settled(job_of(config), console)
         (engine,) = job.engines
         with interruptible(), progress_bars(quiet) as progress:
             hear = show_training(progress, engine, fit=isinstance(job.training, Fitted))
@@ -220,7 +222,8 @@ def compare(
     from mibp_cert.studies.compare import compare as ask
 
     check_writable(csv_path)
-    console, job = new_console(quiet), job_of(config)
+    console = new_console(quiet)
+    job = settled(job_of(config), console)
     threats, section = {job.threat.words(): job.threat}, config["threat"]
     if values is not None:
         if "kind" in section:
@@ -331,13 +334,38 @@ def stored_config(folder: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def settled(job: Job, console: Console) -> Job:
+    """The job with its `C` chosen, where it was left open; the frontier is printed."""
+    if not job.open:
+        return job
+    said = lines(Console(stderr=True, quiet=console.quiet))
+    with interruptible(), Console(stderr=True, quiet=console.quiet).status("choosing C") as status:
+
+        def hear(c: float) -> None:
+            status.update(f"choosing C on validation rows: {c:g}")
+            said.heard("choosing C", f"{c:g}", None)
+
+        job = job.settled(hear)
+    assert job.choice is not None
+    console.print(choice_table(job.choice), soft_wrap=False)
+    return job
+
+
 def show(
-    console: Console, run: CertifiedRun, config: Any, files: Sequence[Path | None], questions: Questions | None = None
+    console: Console,
+    run: CertifiedRun,
+    config: Any,
+    files: Sequence[Path | None],
+    questions: Questions | None = None,
+    choice: Choice | None = None,
 ) -> None:
     """Print what came out, and write the result and the report into these two files where they are wanted."""
     json_path, page = files
     if run.fitted is None:
         console.print(epochs_table(run), soft_wrap=False)
+    table = worth_table(run)
+    if table is not None:
+        console.print(table, soft_wrap=False)
     console.print(summary(run))
     answers = {} if questions is None else questions.ask(run)
     sentences = describe(answers) if answers else []
@@ -345,6 +373,7 @@ def show(
         console.print(sentence, highlight=False)
     if json_path is not None:
         plain = run.to_json() | ({"postconditions": answers} if answers else {})
+        plain |= {} if choice is None else {"choice": choice.to_json()}
         write_json(json_path, plain | ({} if config is None else {"configuration": plain_config(config)}))
         console.print(f"Written to {json_path}")
     if page is not None:
