@@ -1,6 +1,6 @@
 """Which `C`? A grid climbed from its smallest entry, and judged on validation rows by the rule for epochs (`certify.choice`).
 
-A larger `C` moves the model more: the climb ends where no start is proven. No certified figure is better than its clean one, so
+A larger `C` moves the model more: the climb ends where plain bounds prove no start (the first entry may try slower ways). No certified figure is better than its clean one, so
 an entry that could not be chosen even if all of it were certified is not bounded. The certificate is about the chosen `C`;
 that another one might have been chosen on other validation rows is no part of it.
 """
@@ -86,11 +86,12 @@ def choose_C(
             found.append(Candidate(c, clean, why="could not be chosen"))
             continue
         try:
-            _, certified = certify_fit(replace(data, test=None), threat, at, attacked=False, **options).validation
+            run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=bool(not found), **options)
         except Diverged as error:
             found.append(Candidate(c, clean, why="no start is proven"))
             unproven = error
             break
+        _, certified = run.validation
         found.append(Candidate(c, clean, certified))
         rank = judge.rank(clean, certified)
         chosen = (rank, c) if chosen is None or rank > chosen[0] else chosen
