@@ -9,7 +9,9 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from mibp_cert.card import number, percent
 from mibp_cert.certify import CertifiedRun, EpochRecord
+from mibp_cert.certify.shown import warnings
 from mibp_cert.engines import DEFAULT
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import steps_per_epoch
@@ -109,25 +111,6 @@ def fitted_words(model: Fitted) -> str:
     return f"at the minimum of the loss {model.loss} with C = {model.C:g}{several}{intercept}{behind}"
 
 
-def warnings(run: CertifiedRun) -> list[str]:
-    """What a reader must know before the numbers: diverged bounds, views larger than the threat, bounds that are no solver's."""
-    lines = [f"The bounds are about a larger set than the one described: {words}." for words in run.outer]
-    if run.diverged is not None:
-        what = f"The certificate is about exactly {run.steps} step(s), chosen on validation data before."
-        if not run.reached:
-            what = (
-                "Nothing is certified about the training that was asked for; clean and attacked figures are about its first "
-                f"{run.steps} step(s)."
-            )
-        lines.append(f"The bounds diverged at step {run.diverged}. {what}")
-    if run.fallbacks:
-        lines.append(
-            f"{run.fallbacks} of {run.programs} bounds fell back to the pre-analysis (limits, dead workers or solver failures): "
-            "looser, still sound."
-        )
-    return lines
-
-
 def _tested(run: CertifiedRun) -> list[str]:
     """What the test points showed: accuracies, or for a regression errors and ranges. Fitted models also tell of the validation
     rows, which C can be chosen on."""
@@ -176,11 +159,3 @@ def advice(run: CertifiedRun) -> list[str]:
         f"{int(missed.sum())} test points are not certified{why}. "
         f"What helps: {', '.join(ways)}, less doubt (mibp-cert tolerance), or re-checked rows (mibp-cert blame)."
     ]
-
-
-def number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
