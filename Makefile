@@ -59,7 +59,7 @@ test-torch: $(TOOLS)
 
 # A real browser: Chromium and its driver, from the system's packages where they can be installed.
 test-browser: $(TOOLS)
-	@command -v chromium chromedriver >/dev/null 2>&1 || \
+	@{ command -v chromium && command -v chromedriver; } >/dev/null 2>&1 || \
 		{ apt-get update -qq && apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
 		echo "Chromium cannot be installed here: the browser tests will be skipped."
 	$(BIN)/python -m pytest -m browser tests/test_browser.py
