@@ -28,6 +28,7 @@ from mibp_cert.certify.predict import (
     unknown_ranges,
 )
 from mibp_cert.certify.request import Request, Selection, check_threat
+from mibp_cert.certify.shown import run_card
 from mibp_cert.certify.worth import NumberWorth, Worth, majority
 from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.engines import Engine, Inputs, ParameterSet, SolverSettings
@@ -118,6 +119,9 @@ class CertifiedRun:
             f"CertifiedRun({self.engine}, {self.network.layout.size} parameters, {where}, mean radius "
             f"{self.bounds.radius.mean():.3g}{gone})"
         )
+
+    def _repr_html_(self) -> str:
+        return run_card(self)
 
     # What was asked for -----------------------------------------------------------------------------------------------
 

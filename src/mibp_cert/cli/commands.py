@@ -8,21 +8,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from typer import Argument, Exit, Option
 
-from mibp_cert.certify import CertifiedRun
-from mibp_cert.config import NETWORK, Config, Job, job_of, merged, plain_config, threat_of
-from mibp_cert.engines import COMPARED, DEFAULT, engine_named
 from mibp_cert.errors import MibpCertError, UserError
-from mibp_cert.fitted import Fitted
-from mibp_cert.questions.properties import Questions, describe
-from mibp_cert.report.progress import lines, progress_bars, show_sweep, show_training
-from mibp_cert.report.terminal import choice_table, epochs_table, side_by_side, summary, worth_table
-from mibp_cert.store import load_run, resume_run
-from mibp_cert.studies.choose import Choice
+
+if TYPE_CHECKING:
+    from mibp_cert.certify import CertifiedRun
+    from mibp_cert.config import Config, Job
+    from mibp_cert.questions.properties import Questions
+    from mibp_cert.studies.choose import Choice
 
 
 def _file(help_: str, *names: str) -> Any:
@@ -46,6 +43,11 @@ def certify(
     quiet: Quiet = False,
 ) -> None:
     """Train with proven bounds on every parameter and certify the test points."""
+    from mibp_cert.config import job_of, plain_config
+    from mibp_cert.fitted import Fitted
+    from mibp_cert.report.progress import progress_bars, show_training
+    from mibp_cert.report.terminal import side_by_side
+
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
     console = new_console(quiet)
@@ -79,6 +81,9 @@ def certify(
 
 def resume(run_dir: RunDir, report: Report = None, json_path: JsonPath = None, quiet: Quiet = False) -> None:
     """Go on with an interrupted run where it stopped; the bounds come out the same to the last bit."""
+    from mibp_cert.report.progress import progress_bars, show_training
+    from mibp_cert.store import resume_run
+
     with interruptible(folder=run_dir), progress_bars(quiet) as progress:
         run = resume_run(run_dir, callbacks=show_training(progress, "resumed"))
     show(new_console(quiet), run, stored_config(run_dir), (json_path, report))
@@ -90,6 +95,8 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write the report of a finished run as one HTML page."""
+    from mibp_cert.store import load_run
+
     path = out or run_dir / "report.html"
     run = load_run(run_dir)
     check_writable(path)
@@ -131,6 +138,8 @@ def tolerance(
     quiet: Quiet = False,
 ) -> None:
     """How wrong may the data be? The largest doubt that certificates survive, and the smallest that an attack used."""
+    from mibp_cert.config import job_of
+    from mibp_cert.report.progress import lines
     from mibp_cert.studies import tolerance as study
 
     check_writable(json_path)
@@ -178,6 +187,11 @@ def blame(
     quiet: Quiet = False,
 ) -> None:
     """Which training rows carry the uncertainty, and what re-checking them would be worth; also of a finished run directory."""
+    from mibp_cert.config import NETWORK, job_of, merged
+    from mibp_cert.engines import engine_named
+    from mibp_cert.fitted import Fitted
+    from mibp_cert.report.progress import progress_bars, show_training
+    from mibp_cert.store import load_run
     from mibp_cert.studies.blame import blame as ask
 
     console = new_console(quiet)
@@ -219,6 +233,10 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Engines (--engine a,b) or amounts (--eps-values) side by side on the same data and seed."""
+    from mibp_cert.config import job_of, threat_of
+    from mibp_cert.engines import COMPARED, DEFAULT
+    from mibp_cert.fitted import Fitted
+    from mibp_cert.report.progress import progress_bars, show_sweep
     from mibp_cert.studies.compare import compare as ask
 
     check_writable(csv_path)
@@ -248,6 +266,8 @@ def compare(
 
 def _made(job: Job) -> str:
     """How every model of a study is made, in words."""
+    from mibp_cert.fitted import Fitted
+
     training = job.training
     return (
         "fitted to its minimum" if isinstance(training, Fitted) else f"trained for all of its {training.epochs} epochs"
@@ -257,6 +277,8 @@ def _made(job: Job) -> str:
 def _sweep(job: Job, *, one_by_one: bool = False) -> dict[str, Any]:
     """How each run of a study is made, and where. Fitted models that are made `one_by_one` have their bounds spread, others are
     spread themselves."""
+    from mibp_cert.fitted import Fitted
+
     solver = job.options["solver"]
     if isinstance(job.training, Fitted) and one_by_one:
         return {**job.options, "jobs": 1}
@@ -336,6 +358,9 @@ def stored_config(folder: Path) -> Any:
 
 def settled(job: Job, console: Console) -> Job:
     """The job with its `C` chosen, where it was left open; the frontier is printed."""
+    from mibp_cert.report.progress import lines
+    from mibp_cert.report.terminal import choice_table
+
     if not job.open:
         return job
     said = lines(Console(stderr=True, quiet=console.quiet))
@@ -360,6 +385,10 @@ def show(
     choice: Choice | None = None,
 ) -> None:
     """Print what came out, and write the result and the report into these two files where they are wanted."""
+    from mibp_cert.config import plain_config
+    from mibp_cert.questions.properties import describe
+    from mibp_cert.report.terminal import epochs_table, summary, worth_table
+
     json_path, page = files
     if run.fitted is None:
         console.print(epochs_table(run), soft_wrap=False)

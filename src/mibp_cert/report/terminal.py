@@ -10,7 +10,9 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from mibp_cert.card import number, percent
 from mibp_cert.certify import CertifiedRun, EpochRecord
+from mibp_cert.certify.shown import loud, warnings
 from mibp_cert.certify.worth import NumberWorth, Worth
 from mibp_cert.data import Task
 from mibp_cert.engines import DEFAULT
@@ -98,7 +100,7 @@ def summary(run: CertifiedRun) -> str:
         made, done = f"{fitted_words(run.fitted)}", "fitted"
     radius = run.bounds.radius[run.frozen :]
     lines = [
-        *(f"Warning: {said}" for said in ([] if run.worth is None else run.worth.words())),
+        *(f"Warning: {said}" for said in loud(run)),
         f"{len(radius)} parameters, {made}: whatever "
         f"dataset of the threat was used, each {done} parameter is within its bounds "
         f"(mean radius {radius.mean():.3g}, largest {radius.max():.3g}).",
@@ -137,25 +139,6 @@ def fitted_words(model: Fitted) -> str:
     several = "" if model.multi is None else f", {model.multi}"
     behind = "" if model.features is None else f", behind {model.features.words}"
     return f"at the minimum of the loss {model.loss} with C = {model.C:g}{several}{intercept}{behind}"
-
-
-def warnings(run: CertifiedRun) -> list[str]:
-    """What a reader must know before the numbers: diverged bounds, views larger than the threat, bounds that are no solver's."""
-    lines = [f"The bounds are about a larger set than the one described: {words}." for words in run.outer]
-    if run.diverged is not None:
-        what = f"The certificate is about exactly {run.steps} step(s), chosen on validation data before."
-        if not run.reached:
-            what = (
-                "Nothing is certified about the training that was asked for; clean and attacked figures are about its first "
-                f"{run.steps} step(s)."
-            )
-        lines.append(f"The bounds diverged at step {run.diverged}. {what}")
-    if run.fallbacks:
-        lines.append(
-            f"{run.fallbacks} of {run.programs} bounds fell back to the pre-analysis (limits, dead workers or solver failures): "
-            "looser, still sound."
-        )
-    return lines
 
 
 def _tested(run: CertifiedRun) -> list[str]:
@@ -242,11 +225,3 @@ def advice(run: CertifiedRun) -> list[str]:
         f"{int(missed.sum())} test points are not certified{why}. "
         f"What helps: {', '.join(ways)}, less doubt (mibp-cert tolerance), or re-checked rows (mibp-cert blame)."
     ]
-
-
-def number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from mibp_cert.card import card
 from mibp_cert.certify.loop import certify
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.certify.run import CertifiedRun
@@ -33,6 +34,8 @@ from mibp_cert.threats import Catalogued, Settled
 LABEL, TARGET = "(label)", "(target)"
 LEAST = 1e-12
 """Share of the uncertainty below which a cell is not told."""
+SHOWN = 10
+"""Rows and columns on a card, at most."""
 CELLS = 2_000_000
 """Entries (points × rows × features) at once."""
 Totals = dict[tuple[int, str], float]
@@ -83,6 +86,14 @@ class Blame:
                 f"ranges are {self.after:.4g} wide on average instead of {self.before:.4g} (verified by a second run)"
             )
         return f"Re-check {rows} ({listed}): if they are right as they stand{stand}, {said}."
+
+    def _repr_html_(self) -> str:
+        most = self.rows.head(SHOWN)[["row", "effect", "cells"]]
+        rows = [(row, f"{effect:.1f}", cells) for row, effect, cells in most.itertuples(index=False)]
+        shares = ", ".join(f"{name!r} {effect:.0f} %" for name, effect in self.columns.head(SHOWN).items())
+        lines = [("By column", f"{shares}."), ("What next", self.sentence)]
+        head = ("row", "% of the uncertainty", "cells") if rows else ()
+        return card("Where the uncertainty comes from", lines=lines if rows else lines[1:], head=head, rows=rows)
 
     def to_json(self) -> dict[str, Any]:
         return {

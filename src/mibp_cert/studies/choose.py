@@ -1,8 +1,9 @@
 """Which `C`? A grid climbed from its smallest entry, and judged on validation rows by the rule for epochs (`certify.choice`).
 
-A larger `C` moves the model more: the climb ends where plain bounds prove no start (the first entry may try slower ways). No certified figure is better than its clean one, so
-an entry that could not be chosen even if all of it were certified is not bounded. The certificate is about the chosen `C`;
-that another one might have been chosen on other validation rows is no part of it.
+A larger `C` moves the model more: the climb ends where plain bounds prove no start (the first entry may try slower ways). No
+certified figure is better than its clean one, so an entry that could not be chosen even if all of it were certified is not
+bounded. The certificate is about the chosen `C`; that another one might have been chosen on other validation rows is no part
+of it.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mibp_cert.card import Figure, card
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Split, Task
 from mibp_cert.doors import certify_model
@@ -113,6 +114,26 @@ class Tolerance:
     def table(self) -> pd.DataFrame:
         """One line per test point."""
         return pd.DataFrame({"certified_up_to": self.certified, "attacked_from": self.broken}, index=self.index)
+
+    def _repr_html_(self) -> str:
+        title, lines = "How wrong may the data be?", [("What next", "table() has both values of every test point.")]
+        if self.share is None:
+            known, broken = int(np.isfinite(self.certified).sum()), int(np.isfinite(self.broken).sum())
+            ends = (
+                Figure("Certified", f"{known} of {len(self.certified)}", "test points, for some value"),
+                Figure("Attacked", f"{broken} of {len(self.broken)}", "test points, for some value"),
+            )
+            return card(title, ends, lines=lines)
+        up_to, fewer = ("no value" if end is None else f"{end:.4g}" for end in (self.largest, self.smallest))
+        share = f"{100 * self.share:g} %"
+        ends = (
+            Figure("Certified up to", up_to, f"{share} of the test points, and for everything smaller"),
+            Figure("Attacked from", fewer, f"an attack leaves less than {share}"),
+        )
+        if self.largest is None:
+            nothing = f"Fewer than {share} are certified even where nothing is in doubt: try another model or a smaller share."
+            return card(title, ends, [nothing], lines)
+        return card(title, ends, lines=[("The truth", f"lies between the two ({len(self.values)} runs)."), *lines])
 
     def to_json(self) -> dict[str, Any]:
         def plain(values: Array) -> list[float | None]:
