@@ -94,7 +94,9 @@ STEPS = {"model": {"kind": "network"}}
 def test_blamed_rows_are_lines_of_the_file(tmp_path: Path) -> None:
     path = survey(tmp_path / "data.csv")
     job = job_of(
-        merged({"data": {"source": str(path), "target": "diagnosis"}, "threat": {"missing": ["mental_health"]}, **STEPS})
+        merged(
+            {"data": {"source": str(path), "target": "diagnosis"}, "threat": {"missing": ["mental_health"]}, **STEPS}
+        )
     )
     lost = {f"line {i + 1}" for i, line in enumerate(path.read_text().splitlines()) if ",," in line}
     named = set(np.asarray(job.data.train.index)[np.asarray(job.data.train.missing).any(axis=1)].tolist())
