@@ -83,7 +83,10 @@ def test_the_table_of_answers_keeps_index_and_names() -> None:
     assert (found["class"] == model.predict(X)).all()
     assert (found.loc[found["certified"], "margin_low"] > 0).all()
     assert (found["margin_low"] <= found["margin_high"]).all()
-    assert (found.loc[found["certified"], "class"] == found.loc[found["certified"], "attacked_class"]).all()
+    assert found.loc[found["certified"], "attacked_class"].isna().all(), "no attack changes what is certified"
+    changed = found["reason"].str.startswith("another class is possible")
+    assert (found["attacked_class"].notna() == changed).all()
+    assert (found.loc[changed, "attacked_class"] != found.loc[changed, "nominal_class"]).all()
     assert ((found["reason"] == "") == found["certified"]).all()
     assert model.score(X, y) == found["correct"].mean()
     assert list(model.feature_names_in_) == ["age", "mood"]

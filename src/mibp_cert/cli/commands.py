@@ -14,13 +14,14 @@ from rich.console import Console
 from typer import Argument, Exit, Option
 
 from mibp_cert.certify import CertifiedRun
+from mibp_cert.certify.columns import column_records
 from mibp_cert.config import NETWORK, Config, Job, job_of, merged, plain_config, threat_of
 from mibp_cert.engines import COMPARED, DEFAULT, engine_named
 from mibp_cert.errors import MibpCertError, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.questions.properties import Questions, describe
 from mibp_cert.report.progress import lines, progress_bars, show_sweep, show_training
-from mibp_cert.report.terminal import epochs_table, side_by_side, summary
+from mibp_cert.report.terminal import columns_text, epochs_table, side_by_side, summary
 from mibp_cert.store import load_run, resume_run
 
 
@@ -50,6 +51,9 @@ def certify(
     console, job, runs = new_console(quiet), job_of(config), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
     check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
+    if job.data.origin is not None:
+        console.print("How the columns were read, and what may be wrong with them in the training rows:")
+        console.print(columns_text(column_records(job.data, job.threat)), highlight=False)
     for note in job.notes:
         console.print(note, highlight=False)
     for name in job.engines:
@@ -344,7 +348,8 @@ def show(
     for sentence in sentences:
         console.print(sentence, highlight=False)
     if json_path is not None:
-        plain = run.to_json() | ({"postconditions": answers} if answers else {})
+        columns = [record.to_json() for record in column_records(run.data, run.request.members)]
+        plain = run.to_json() | {"columns": columns} | ({"postconditions": answers} if answers else {})
         write_json(json_path, plain | ({} if config is None else {"configuration": plain_config(config)}))
         console.print(f"Written to {json_path}")
     if page is not None:

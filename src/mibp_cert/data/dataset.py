@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
@@ -357,6 +358,22 @@ def listed(names: Sequence[str], like: str) -> str:
     return ", ".join(names[:12]) + (" …" if len(names) > 12 else "") + guess
 
 
+def check_different(names: Sequence[str], what: object) -> None:
+    """Refuse columns that share a name."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise UserError(f"{what} has several columns called {', '.join(twice)}; rename them.")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a table was before it became features: its target, all of its columns in their order, and why some are left out."""
+
+    target: str
+    order: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """Training data, and where there are some validation and test data, under one name; all number their classes as the training
@@ -366,6 +383,8 @@ class Split:
     train: Dataset
     validation: Dataset | None = None
     test: Dataset | None = None
+    origin: Origin | None = field(default=None, kw_only=True)
+    """The table that they come from, where it was a file."""
 
     @classmethod
     def of(cls, data: Split | Dataset) -> Split:
