@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Predictions, Ranges, Selection
+from mibp_cert.certify.columns import ColumnRecord, column_records
 from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
 from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import Box, RelationalSettings, SolverSettings
@@ -99,6 +100,7 @@ __all__ = [
     "CertifiedRidge",
     "CertifiedRun",
     "Column",
+    "ColumnRecord",
     "Confusable",
     "Conv2d",
     "Cosine",
@@ -150,6 +152,7 @@ __all__ = [
     "certify_training",
     "collective",
     "column",
+    "column_records",
     "compare",
     "explain",
     "fair",

@@ -78,7 +78,7 @@ def _parts(split: Split) -> list[Dataset]:
 
 def _record(split: Split, j: int, column: Column, members: ThreatSet | None) -> ColumnRecord:
     missing = sum(int(part.missing[:, j].sum()) for part in _parts(split) if part.missing is not None)
-    doubt = "" if members is None else _doubt_of_cells(j, column, members)
+    doubt = "" if members is None else _doubt_of_cells(j, split.train, members)
     if column.categories is not None:
         return ColumnRecord(column.name, CATEGORY, categories=column.categories, missing=missing, doubt=doubt)
     low, high = _range(column, [part.x[:, column.start] for part in _parts(split)])
@@ -98,15 +98,19 @@ def _target(split: Split, name: str, members: ThreatSet | None) -> ColumnRecord:
 def _range(column: Column, features: list[Array]) -> tuple[float, float]:
     """Smallest and largest value, without the digits that scaling back and forth has rounded."""
     values = column.to_value(np.concatenate(features))
-    low, high = (float(f"{end:.12g}") for end in (values.min(), values.max()))
+    slip = 1e-9 * column.scale
+    low, high = (
+        exact if abs(end - exact) <= slip else float(f"{end:.12g}")
+        for end, exact in ((float(values.min()), column.low), (float(values.max()), column.high))
+    )
     return low, high
 
 
 # Doubts in words ----------------------------------------------------------------------------------------------------------
 
 
-def _doubt_of_cells(j: int, column: Column, members: ThreatSet) -> str:
-    clean, n = members.clean, len(members.clean)
+def _doubt_of_cells(j: int, clean: Dataset, members: ThreatSet) -> str:
+    column, n = clean.columns[j], len(clean)  # behind these there are the rows that may have been lost
     places = slice(column.start, column.stop)
     known, hull = members.reference[0][:n, places], members.hull()
     low, high = hull.x_low[:n, places], hull.x_high[:n, places]

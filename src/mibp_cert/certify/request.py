@@ -263,6 +263,7 @@ class Request:
             for name in ("train", "validation", "test")
             if f"{name}_x" in arrays
         }
+        origin = _origin_of(plain["data"].get("origin"))
         layers, shape = tuple(map(layer_of, plain["layers"])), plain["shape"]
         network = Network(layers, tuple(shape) if isinstance(shape, list) else shape)
         solver: dict[str, Any] = {
@@ -270,7 +271,7 @@ class Request:
         }
         return cls(
             network,
-            replace(Split(plain["name"], **parts), origin=_origin_of(plain["data"].get("origin"))),
+            Split(plain["name"], parts["train"], parts.get("validation"), parts.get("test"), origin=origin),
             threat_from_json(plain["threat"]) if threat is None else threat,
             training_of(plain["training"], network, arrays["start"]),
             plain["engine"],

@@ -79,7 +79,7 @@ def read_cells(path: Path, separator: str | None, encoding: str, decimal: str) -
         raise UserError(f"{path} is empty; the first line must name the columns.")
     for start, what in STRANGE.items():
         if content.startswith(start):
-            raise UserError(f"{path} is {what} first (what can be read: {KNOWN}).")
+            raise UserError(f"{path} is {what} (what can be read: {KNOWN}).")
     if content.startswith(ZIP):
         cells = _workbook(path, content, decimal)
     elif content.startswith(PARQUET):
@@ -87,7 +87,7 @@ def read_cells(path: Path, separator: str | None, encoding: str, decimal: str) -
     else:
         cells = _text(path, _decoded(path, content, encoding), separator)
     if not cells.rows:
-        raise UserError(f"{path} has a header but no rows.")
+        raise UserError(f"{path} has a header but no rows; put the data below it.")
     return cells
 
 
@@ -111,6 +111,9 @@ def _decoded(path: Path, content: bytes, encoding: str) -> str:
     if encoding.lower() in ("utf-8", "utf8"):
         encoding = next((name for mark, name in BOMS.items() if content.startswith(mark)), encoding)
     try:
+        wide = codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+        if wide and b"\0" not in content:  # where every end of a line has one
+            raise UnicodeError
         text = content.decode(encoding).removeprefix("\ufeff")
     except UnicodeError as error:  # also a mark of the byte order that is not there
         where = ""
@@ -197,8 +200,8 @@ def _aligned(path: Path, cells: Cells, mark: str, line: int, *, quoted: bool) ->
     """Every row has as many fields as the header. Where all of them have one more, the first are the names of the rows, as R
     writes them, or the last are empty."""
     header, rows = cells.header, cells.rows
-    width = len(header)
-    if rows and all(len(fields) == width + 1 for fields in rows.values()):
+    width, remark = len(header), header[0].lstrip().startswith("#")
+    if rows and not remark and all(len(fields) == width + 1 for fields in rows.values()):
         if not any(fields[-1].strip() for fields in rows.values()):
             return replace(cells, rows={at: fields[:-1] for at, fields in rows.items()})
         first = [fields[0].strip() for fields in rows.values()]
@@ -212,7 +215,7 @@ def _aligned(path: Path, cells: Cells, mark: str, line: int, *, quoted: bool) ->
         )
     for at, fields in rows.items():
         if len(fields) != width:
-            if width == 1 or header[0].lstrip().startswith("#"):
+            if width == 1 or remark:
                 raise UserError(
                     f"Line {line} of {path} should name the columns, but has {width} field(s), and line {at} has {len(fields)}; "
                     "remove what stands above the names, or name the separator (--separator)."

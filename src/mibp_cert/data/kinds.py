@@ -24,8 +24,6 @@ SENTENCE = 4
 """Texts of so many words, no two of them alike, are free text."""
 MARKS = {",": ",", ".": ".", " ": " \u00a0\u2009\u202f", "'": "'’", "_": "_"}
 """What may stand between thousands, and how else it is typed."""
-SHOWN = {" ": "' '", "'": '"\'"'}
-"""How a mark is written on a command line."""
 CONVENTIONS = [(".", None), (",", None), *((d, t) for t in MARKS for d in ".," if d != t)]
 """Decimal marks, with what stands between thousands."""
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
@@ -48,7 +46,12 @@ def typed(
     numbers = as_numbers(known, decimal, thousands)
     odd = known[numbers.isna()]
     if len(known) and odd.empty:
-        found = finite_numbers(name, numbers)
+        endless = numbers.index[np.isinf(numbers)]
+        if len(endless):
+            raise UserError(
+                f"The column '{name}' holds infinite values, first in {place} {endless[0]}; correct or drop such rows."
+            )
+        found = numbers.to_numpy(dtype=np.float64)
         if len(known) == len(text) and (found % 1 == 0).all() and (np.abs(found) < 2**53).all():
             return pd.Series(found.astype(np.int64), index=text.index)
         return pd.Series(found, index=known.index).reindex(text.index)
@@ -106,9 +109,9 @@ def _flags(way: tuple[str, str | None], now: tuple[str, str | None]) -> str:
     """What must be said so that numbers are read in this way."""
     (decimal, thousands), said = way, []
     if decimal != now[0]:
-        said.append(f"--decimal {decimal}")
+        said.append(f"--decimal '{decimal}'")
     if thousands is not None and thousands != now[1]:
-        said.append(f"--thousands {SHOWN.get(thousands, thousands)}")
+        said.append(f'--thousands "{thousands}"' if thousands == "'" else f"--thousands '{thousands}'")
     return " ".join(said)
 
 

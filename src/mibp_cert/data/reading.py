@@ -149,7 +149,7 @@ def _named(path: Path, cells: Cells) -> _Named:
     found = _Named()
     for j, (name, *texts) in enumerate(zip(names, *cells.rows.values(), strict=True)):
         values = [text.strip() for text in texts]
-        called = name or f"column {j + 1}"
+        called = name or f"(column {j + 1})"
         found.order.append(called)
         if name and not (j == 0 and INDEX.fullmatch(name)):
             found.texts[name] = values
@@ -157,9 +157,7 @@ def _named(path: Path, cells: Cells) -> _Named:
             found.leave_out(called, "it is empty", f"Column {j + 1} has neither a name nor values: it is left out.")
         elif len(values) > 1 and counts_rows(pd.Series(values, dtype=object)):
             why = f"it counts the rows, from {values[0]} to {values[-1]}"
-            found.leave_out(
-                called, why, f"The column without a name, {called!r}, only counts the rows: it is left out."
-            )
+            found.leave_out(called, why, f"Column {j + 1} has no name and only counts the rows: it is left out.")
         elif j == 0 and len(set(values)) == len(values) > 1 and not all(map(_is_number, values)):
             found.leave_out(
                 called, "it names the rows", "The first column has no name and names the rows: it is left out."

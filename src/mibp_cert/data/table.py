@@ -177,6 +177,12 @@ def split_table(
         frame = frame.iloc[np.sort(rng.choice(len(frame), reading.sample, replace=False))]
     _check_size(frame, reading, test)
     regression = is_regression(frame, reading)
+    values = frame[reading.target].unique()
+    if not regression and len(values) < 2:
+        raise UserError(
+            f"The target '{reading.target}' is {values[0]!r} in every row, and training needs at least two classes; name another "
+            "target, or add rows of another class."
+        )
     order = _stratified(frame[reading.target], regression, rng)
     tests = 0 if test is not None else max(1, round(reading.test * len(frame)))
     checks = max(1, round(reading.validation * (len(frame) - tests)))

@@ -91,7 +91,7 @@ def _noise(eps: str | float | Mapping[str, Any]) -> list[dict[str, Any]]:
     """`0.1`, `5%`, or `age=1,income=5%`."""
     if not isinstance(eps, str):
         return [{"kind": "linf", "eps": eps}]
-    if ":" in eps:
+    if any(":" in part and "=" not in part for part in eps.split(",")):
         raise UserError(f"--eps takes columns with numbers joined by =, such as {eps.replace(':', '=')}; got {eps!r}.")
     if "=" not in eps:
         amount, share = _amount(eps)
