@@ -78,8 +78,12 @@ def test_doubts_are_those_of_the_threat_in_the_units_of_the_table(tmp_path: Path
         (mc.LInf({"age": 1}).where(mc.column("age") >= 60), {"age": f"± 1, in {older} of {len(data.train)} rows"}),
         (mc.Budget(mc.LInf({"age": 1}), rows=2), {"age": "± 1, in at most 2 rows"}),
         (mc.AnyCategory("label"), {"label": "any of them"}),
-        (mc.AnyCategory("label") & mc.LabelFlips(1), {"label": "any of them", "ill": "any of them, in at most 1 row"}),
+        (mc.AnyCategory("label") & mc.LabelFlips(1), {"label": "any of them", "ill": "any of them, in at most one row"}),
         (mc.LabelFlips(), {"ill": "any of them"}),
+        (
+            mc.Budget(mc.LInf({"age": 1}), rows=3) & mc.LabelFlips(1),
+            {"age": "± 1, in at most 3 rows", "ill": "any of them, in at most one row"},
+        ),
     ):  # fmt: skip
         assert doubts(data, threat) == wanted, threat.words()
     changing = mc.LInf({"age": 1}) & mc.Removed(2) & mc.Added(1, {})

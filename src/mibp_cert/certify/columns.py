@@ -16,6 +16,7 @@ from mibp_cert.data import Column, Dataset, Split, Task
 from mibp_cert.engines.rounding import Array
 from mibp_cert.sets import ThreatSet
 from mibp_cert.threats import Threat
+from mibp_cert.threats.base import count
 
 NUMBER, CATEGORY, LEFT_OUT = "number", "category", "left out"
 TARGET = "target"
@@ -61,10 +62,11 @@ def column_records(data: Split | Dataset, threat: Threat | ThreatSet | None = No
     """
     split = Split.of(data)
     members = threat.bind(split.train) if isinstance(threat, Threat) else threat
+    doubts = None if members is None else _Doubts(members, split.train)
     origin = split.origin
     target = TARGET if origin is None else origin.target
-    found = {c.name: _record(split, j, c, members) for j, c in enumerate(split.train.columns)}
-    found[target] = _target(split, target, members)
+    found = {c.name: _record(split, j, c, doubts) for j, c in enumerate(split.train.columns)}
+    found[target] = _target(split, target, doubts)
     if origin is None:
         return list(found.values())
     found |= {name: ColumnRecord(name, LEFT_OUT, why=why) for name, why in origin.left_out.items()}
@@ -76,21 +78,21 @@ def _parts(split: Split) -> list[Dataset]:
     return list({id(part): part for part in split.parts.values()}.values())
 
 
-def _record(split: Split, j: int, column: Column, members: ThreatSet | None) -> ColumnRecord:
+def _record(split: Split, j: int, column: Column, doubts: _Doubts | None) -> ColumnRecord:
     missing = sum(int(part.missing[:, j].sum()) for part in _parts(split) if part.missing is not None)
-    doubt = "" if members is None else _doubt_of_cells(j, split.train, members)
+    doubt = "" if doubts is None else doubts.about("x", column)
     if column.categories is not None:
         return ColumnRecord(column.name, CATEGORY, categories=column.categories, missing=missing, doubt=doubt)
     low, high = _range(column, [part.x[:, column.start] for part in _parts(split)])
     return ColumnRecord(column.name, NUMBER, low=low, high=high, missing=missing, doubt=doubt)
 
 
-def _target(split: Split, name: str, members: ThreatSet | None) -> ColumnRecord:
+def _target(split: Split, name: str, doubts: _Doubts | None) -> ColumnRecord:
     train = split.train
-    doubt = "" if members is None else _doubt_of_targets(train, members)
+    column = train.target or Column(name, 0, max(1, len(train.classes)), train.classes or None)
+    doubt = "" if doubts is None else doubts.about("y", column)
     if train.task is Task.CLASSES:
         return ColumnRecord(name, CATEGORY, target=True, categories=train.classes, doubt=doubt)
-    column = train.target or Column(name, 0, 1)
     low, high = _range(column, [part.targets[:, 0] for part in _parts(split) if part.targets is not None])
     return ColumnRecord(name, NUMBER, target=True, low=low, high=high, doubt=doubt)
 
@@ -109,77 +111,89 @@ def _range(column: Column, features: list[Array]) -> tuple[float, float]:
 # Doubts in words ----------------------------------------------------------------------------------------------------------
 
 
-def _doubt_of_cells(j: int, clean: Dataset, members: ThreatSet) -> str:
-    column, n = clean.columns[j], len(clean)  # behind these there are the rows that may have been lost
-    places = slice(column.start, column.stop)
-    known, hull = members.reference[0][:n, places], members.hull()
-    low, high = hull.x_low[:n, places], hull.x_high[:n, places]
-    gaps = np.zeros(n, dtype=bool) if clean.missing is None else clean.missing[:n, j]
-    unknown = gaps | (known != clean.x[:n, places]).any(axis=1)
-    free: Mask = np.zeros(n, dtype=bool)
-    limited = members.unbudgeted()
-    if limited is not None:
-        calm = limited.clean.hull()
-        free = (calm.x_low[:n, places] == calm.x_high[:n, places]).all(axis=1)
-    most = 0 if limited is None else limited.most
-    told = _categories if column.categorical else _numbers
-    return "; ".join(told(column, known, low, high, unknown, free, most))
+class _Doubts:
+    """A bound threat, seen column by column; behind the training rows its views have those that may have been lost."""
+
+    def __init__(self, members: ThreatSet, train: Dataset) -> None:
+        self.members, self.train, self.hull = members, train, members.hull()
+        limited = members.unbudgeted()
+        self.calm = None if limited is None else limited.clean.hull()
+        """The hull with all row budgets unused."""
+
+    def about(self, on: str, column: Column) -> str:
+        """What may be wrong with a column of the features (`x`) or of the targets (`y`), in words."""
+        n, places = len(self.train), slice(column.start, column.stop)
+        low, high = (getattr(self.hull, f"{on}_{end}")[:n, places] for end in ("low", "high"))
+        clean = (self.train.x if on == "x" else self.train.one_hot)[:, places]
+        known = self.members.reference[on == "y"][:n, places]
+        seen = _Cells(column, known, low, high, (known != clean).any(axis=1) | self._missing(on, column))
+        if self.calm is not None:
+            ends = (getattr(self.calm, f"{on}_{end}")[:n, places] for end in ("low", "high"))
+            seen.limited = np.equal(*ends).all(axis=1)
+            seen.most = self.members.limit_on(on, places)
+        return "; ".join(_categories(seen) if column.categorical else _numbers(seen))
+
+    def _missing(self, on: str, column: Column) -> Mask:
+        gaps, columns = self.train.missing, self.train.columns
+        none = on == "y" or gaps is None
+        return np.zeros(len(self.train), dtype=bool) if none or gaps is None else gaps[:, columns.index(column)]
 
 
-def _doubt_of_targets(train: Dataset, members: ThreatSet) -> str:
-    n, width = len(train), max(1, len(train.classes))
-    hull, known = members.hull(), members.reference[1][:n, :width]
-    low, high = hull.y_low[:n, :width], hull.y_high[:n, :width]
-    none, free = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
-    limited = members.unbudgeted()
-    if limited is not None:
-        calm = limited.clean.hull()
-        free = (calm.y_low[:n, :width] == calm.y_high[:n, :width]).all(axis=1)
-    most = 0 if limited is None else limited.most
-    column = Column("label", 0, width, train.classes) if train.task is Task.CLASSES else train.target
-    told = _categories if train.task is Task.CLASSES else _numbers
-    return "; ".join(told(column or Column(TARGET, 0, 1), known, low, high, none, free, most))
+@dataclass
+class _Cells:
+    """The cells of a column in the training rows: what stands for them, and how far they may lie from it."""
+
+    column: Column
+    known: Array
+    low: Array
+    high: Array
+    unknown: Mask
+    """Rows without a reported value."""
+    limited: Mask | None = None
+    """Rows that nothing moves but what is under a budget of rows."""
+    most: int = 0
+    """How many rows that budget is."""
+
+    def where(self, moving: Mask) -> str:
+        """In which of the rows that have a value."""
+        rows, every = int(moving.sum()), int((~self.unknown).sum())
+        if self.limited is not None and self.limited[moving].all() and 0 < self.most < rows:
+            return f", in at most {count(self.most, 'row')}"
+        return "" if rows == every else f", in {rows} of {every} rows"
 
 
-def _numbers(
-    column: Column, known: Array, low: Array, high: Array, unknown: Mask, free: Mask, most: int
-) -> Iterator[str]:
-    below, above = ((ends[:, 0] * column.scale) for ends in (known - low, high - known))
-    moving = (np.maximum(below, above) > 0) & ~unknown
+def _numbers(seen: _Cells) -> Iterator[str]:
+    scale, unknown = seen.column.scale, seen.unknown
+    below, above = (ends[:, 0] * scale for ends in (seen.known - seen.low, seen.high - seen.known))
+    open_ = np.maximum(below, above) > 0
+    moving, lost = open_ & ~unknown, open_ & unknown
     if moving.any():
         down, up = below[moving], above[moving]
         largest = max(down.max(), up.max())
-        same = max(np.ptp(down), np.ptp(up)) <= ALIKE * largest
-        upto = "" if same else "up to "
         if abs(down.max() - up.max()) <= ALIKE * largest:
-            said = f"± {upto}{largest:.3g}"
+            same = max(np.ptp(down), np.ptp(up)) <= ALIKE * largest
+            said = f"± {'' if same else 'up to '}{largest:.3g}"
         else:
             sides = ((down.max(), "less"), (up.max(), "more"))
             said = " or ".join(f"up to {side:.3g} {word}" for side, word in sides if side > ALIKE * largest)
-        yield said + _where(moving, unknown, free, most)
-    if (unknown & (high > low)[:, 0]).any():
-        rows = unknown & (high > low)[:, 0]
-        ends = column.to_value([low[rows, 0].min(), high[rows, 0].max()])
+        yield said + seen.where(moving)
+    if lost.any():
+        ends = seen.column.to_value([seen.low[lost, 0].min(), seen.high[lost, 0].max()])
         yield f"anything from {ends[0]:.4g} to {ends[1]:.4g} where missing"
 
 
-def _categories(
-    column: Column, known: Array, low: Array, high: Array, unknown: Mask, free: Mask, most: int
-) -> Iterator[str]:
-    possible, every = (high > 0).sum(axis=1), known.shape[1]
-    if (possible == every).all() and not free.any():
-        yield "any of them"
+def _categories(seen: _Cells) -> Iterator[str]:
+    possible, every = (seen.high > 0).sum(axis=1), seen.known.shape[1]
+    open_ = possible > 1
+
+    def said(rows: Mask) -> str:
+        return "any of them" if possible[rows].min() == every else f"one of up to {possible[rows].max()} of them"
+
+    if (possible == every).all() and not seen.most:
+        yield said(open_)
         return
-    for rows, where in (((possible > 1) & ~unknown, ""), ((possible > 1) & unknown, " where missing")):
-        if rows.any():
-            count = possible[rows].max()
-            what = "any of them" if possible[rows].min() == every else f"one of up to {count} of them"
-            yield what + (where or _where(rows, unknown, free, most))
-
-
-def _where(moving: Mask, unknown: Mask, free: Mask, most: int) -> str:
-    """In which of the rows that are known."""
-    rows, every = int(moving.sum()), int((~unknown).sum())
-    if most and free[moving].all() and most < rows:
-        return f", in at most {most} row{'s' if most > 1 else ''}"
-    return "" if rows == every else f", in {rows} of {every} rows"
+    moving, lost = open_ & ~seen.unknown, open_ & seen.unknown
+    if moving.any():
+        yield said(moving) + seen.where(moving)
+    if lost.any():
+        yield said(lost) + " where missing"
