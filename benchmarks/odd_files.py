@@ -8,7 +8,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from odd_files import ODD, answer
+from odd_files import ODD
+from odd_tables import answer
 
 
 def main() -> None:

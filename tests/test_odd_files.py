@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from mibp_cert import cli
 from mibp_cert.data.reading import Reading, read_file
 from mibp_cert.errors import UserError
-from odd_files import CELLS, ODD, PLAIN, SAME, Odd, answer
+from odd_files import ODD
+from odd_tables import CELLS, PLAIN, SAME, Odd, answer
 
 FLAGS = {"missing": "na", "test": "test-share"}
 """Options that the command line calls otherwise."""

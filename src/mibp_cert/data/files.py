@@ -110,10 +110,9 @@ def _decoded(path: Path, content: bytes, encoding: str) -> str:
     """The text without a mark of the byte order; such a mark says how the text is encoded where nobody said otherwise."""
     if encoding.lower() in ("utf-8", "utf8"):
         encoding = next((name for mark, name in BOMS.items() if content.startswith(mark)), encoding)
+    if _is_wide(encoding) and b"\0" not in content:  # where every end of a line has one
+        raise UserError(f"{path} is not {encoding} text; leave --encoding out, or name another one.")
     try:
-        wide = codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
-        if wide and b"\0" not in content:  # where every end of a line has one
-            raise UnicodeError
         text = content.decode(encoding).removeprefix("\ufeff")
     except UnicodeError as error:  # also a mark of the byte order that is not there
         where = ""
@@ -136,6 +135,14 @@ def _decoded(path: Path, content: bytes, encoding: str) -> str:
     if MARKUP.match(text):
         raise UserError(f"{path} holds JSON or markup, no table; save it as CSV with the names of the columns first.")
     return text
+
+
+def _is_wide(encoding: str) -> bool:
+    """Does every character take two bytes or more?"""
+    try:
+        return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+    except (LookupError, ValueError):
+        return False
 
 
 def _text(path: Path, text: str, separator: str | None) -> Cells:

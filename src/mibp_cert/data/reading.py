@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from mibp_cert.data.dataset import Origin, check_different, listed
-from mibp_cert.data.files import Cells, checked_separator, read_cells
+from mibp_cert.data.files import SEPARATORS, Cells, checked_separator, read_cells
 from mibp_cert.data.kinds import MARKS, counts_rows, typed
 from mibp_cert.errors import UserError
 
@@ -184,11 +184,12 @@ def _check_wanted(path: Path, reading: Reading, named: _Named) -> None:
                 f"The column '{name}' of {path} is left out, since {named.left_out[name]}; give it a name in the first line if "
                 "it is to be used."
             )
-        numbers = sum(map(_is_number, names))
-        first = ""
-        if 2 * numbers > len(names):
-            first = " These are numbers: the first line must name the columns."
-        raise UserError(f"There is no column '{name}' in {path}; there are {listed(names, name)}.{first}")
+        why = ""
+        if any(map(_is_number, names)):
+            why = ": the first line must name the columns"
+        elif len(names) == 1 and any(mark in names[0] for mark in SEPARATORS):
+            why = ", separated by something else (--separator)"
+        raise UserError(f"There is no column '{name}' in {path}; there are {listed(names, name)}{why}.")
 
 
 def _column(name: str, texts: Sequence[str], places: pd.Index[Any], gone: set[str], reading: Reading) -> pd.Series[Any]:
