@@ -354,8 +354,18 @@ def find_name(name: Any, names: Sequence[str]) -> int:
 def listed(names: Sequence[str], like: str) -> str:
     """The first few names, and the one that may have been meant."""
     close = get_close_matches(like, names, n=1)
-    guess = f" (did you mean {close[0]!r}?)" if close else ""
-    return ", ".join(names[:12]) + (" …" if len(names) > 12 else "") + guess
+    guess = f" (did you mean {shortened(close[0])!r}?)" if close else ""
+    return ", ".join(shortened(name) for name in names[:12]) + (" …" if len(names) > 12 else "") + guess
+
+
+def shortened(text: object, most: int = 40) -> str:
+    """A text in one line of a sentence.
+
+    >>> shortened("a very\\n long name", 10)
+    'a very lo…'
+    """
+    words = " ".join(str(text).split())
+    return words if len(words) <= most else f"{words[: most - 1]}…"
 
 
 def check_different(names: Sequence[str], what: object) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mibp_cert.data.dataset import shortened
 from mibp_cert.errors import UserError
 
 IDENTIFIER = 50
@@ -57,9 +58,10 @@ def typed(
         return pd.Series(found, index=known.index).reindex(text.index)
     _ask(name, known, odd, (decimal, thousands))
     if 2 * len(odd) < len(known):
+        what = shortened(odd.iloc[0])
         raise UserError(
-            f"The column '{name}' mixes numbers and text: {odd.iloc[0]!r} in {place} {odd.index[0]}. Correct it, call that text "
-            f"a missing value (--na {odd.iloc[0]!r}), or take all of it as categories (--categorical {name})."
+            f"The column '{name}' mixes numbers and text: {what!r} in {place} {odd.index[0]}. Correct it, call that text a "
+            f"missing value (--na {what!r}), or take all of it as categories (--categorical {name})."
         )
     check_text(name, known, target=target)
     return text.astype(object)
@@ -100,8 +102,8 @@ def _ask(name: str, known: pd.Series[Any], odd: pd.Series[Any], now: tuple[str, 
         if not np.isnan(numbers[example])
     ]
     raise UserError(
-        f"The column '{name}' holds values like '{known[example]}': {'; or '.join(asked)}; to take them as categories, say "
-        f"--categorical {name}."
+        f"The column '{name}' holds values like '{shortened(known[example])}': {'; or '.join(asked)}; to take them as "
+        f"categories, say --categorical {name}."
     )
 
 
@@ -119,7 +121,7 @@ def check_text(name: str, known: pd.Series[Any], *, target: bool = False) -> Non
     """Refuse texts that are no categories: dates, numbers with a sign, free text, identifiers."""
     if not len(known):
         return
-    first, different = str(known.iloc[0]), known.nunique()
+    first, different = shortened(known.iloc[0]), known.nunique()
     text = known.astype(str)
     leave = f"leave it out (--drop {name})"
     instead = "name another target" if target else leave
@@ -142,9 +144,8 @@ def check_text(name: str, known: pd.Series[Any], *, target: bool = False) -> Non
             "to predict; name another target."
         )
     if float(text.str.count(r"\s+").median()) >= SENTENCE - 1:
-        shown = first if len(first) <= 40 else f"{first[:40]}…"
         raise UserError(
-            f"The column '{name}' holds free text ('{shown}'): {leave}, or turn it into categories or numbers of your own."
+            f"The column '{name}' holds free text ('{first}'): {leave}, or turn it into categories or numbers of your own."
         )
     raise UserError(
         f"The column '{name}' has {different} different values in {len(known)} rows ('{first}'): it looks like an identifier. "

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from mibp_cert.certify import CertifiedRun, EpochRecord
 from mibp_cert.certify.columns import LEFT_OUT, NUMBER, ColumnRecord
+from mibp_cert.data.dataset import shortened
 from mibp_cert.engines import DEFAULT
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import steps_per_epoch
@@ -186,14 +187,9 @@ def columns_text(records: Sequence[ColumnRecord], most: int = 20) -> str:
       age  number, 18 to 90; 2 missing; doubt: ± 1
     """
     shown = records if len(records) <= most + 1 else records[:most]
-    width = max(len(_short(record.name, 28)) for record in shown)
-    lines = [f"  {_short(record.name, 28):<{width}}  {_read_as(record)}" for record in shown]
+    width = max(len(shortened(record.name, 28)) for record in shown)
+    lines = [f"  {shortened(record.name, 28):<{width}}  {_read_as(record)}" for record in shown]
     return "\n".join(lines + ([f"  … and {len(records) - most} more"] if len(shown) < len(records) else []))
-
-
-def _short(text: str, most: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _read_as(record: ColumnRecord) -> str:
@@ -203,7 +199,7 @@ def _read_as(record: ColumnRecord) -> str:
     if record.kind == NUMBER:
         values = f"number, {record.low:.6g} to {record.high:.6g}"
     else:
-        some = ", ".join(_short(str(name), 20) for name in record.categories[:5])
+        some = ", ".join(shortened(name, 20) for name in record.categories[:5])
         values = f"{len(record.categories)} {'classes' if record.target else 'categories'}: {some}"
         values += ", …" if len(record.categories) > 5 else ""
     missing = f"; {record.missing} missing" if record.missing else ""
