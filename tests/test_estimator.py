@@ -30,10 +30,10 @@ def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None
 
 
 CLASSIFIER = (
-    "hidden=() threat=None engine='relational' loss='cross-entropy' learning_rate=0.2 epochs=20 batch_size=None random_state=0 "
-    "activation='relu' logits=None network=None momentum=0.0 weight_decay=0.0 clip=None schedule='constant' init='torch' "
-    "batch_mode='shuffle' select='best-validation' validation_fraction=0.2 prediction=None unroll=1 solver=None relational=None attack=None "
-    "categorical=None ranges=None scaling='standard' abstain_label=None run_dir=None resume=False verbose=0"
+    "hidden=() threat=None engine='relational' loss='cross-entropy' learning_rate=0.2 epochs=20 batch_size=None "
+    "random_state=0 activation='relu' logits=None network=None momentum=0.0 weight_decay=0.0 clip=None schedule='constant' init='torch' "
+    "batch_mode='shuffle' select='best-validation' validation_fraction=0.2 prediction=None unroll=1 solver=None relational=None "
+    "attack=None categorical=None ranges=None scaling='standard' abstain_label=None run_dir=None resume=False verbose=0"
 )
 REGRESSOR = (
     "hidden=() threat=None engine='relational' loss='squared-error' learning_rate=0.1 epochs=50 batch_size=None "
@@ -83,7 +83,10 @@ def test_the_table_of_answers_keeps_index_and_names() -> None:
     assert (found["class"] == model.predict(X)).all()
     assert (found.loc[found["certified"], "margin_low"] > 0).all()
     assert (found["margin_low"] <= found["margin_high"]).all()
-    assert (found.loc[found["certified"], "class"] == found.loc[found["certified"], "attacked_class"]).all()
+    assert found.loc[found["certified"], "attacked_class"].isna().all(), "no attack changes what is certified"
+    changed = found["reason"].str.startswith("another class is possible")
+    assert (found["attacked_class"].notna() == changed).all()
+    assert (found.loc[changed, "attacked_class"] != found.loc[changed, "nominal_class"]).all()
     assert ((found["reason"] == "") == found["certified"]).all()
     assert model.score(X, y) == found["correct"].mean()
     assert list(model.feature_names_in_) == ["age", "mood"]

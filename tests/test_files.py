@@ -17,7 +17,8 @@ from mibp_cert import cli
 from mibp_cert.certify.choice import Judge
 from mibp_cert.certify.request import check_memory, estimate_memory
 from mibp_cert.config import defaults, job_of, merged, plain_config, read_config, threat_of
-from mibp_cert.data.table import Reading, read_table, split_table
+from mibp_cert.data.reading import Reading, read_table
+from mibp_cert.data.table import split_table
 from mibp_cert.engines import engine_named
 from mibp_cert.errors import UserError
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Predictions, Ranges, Selection
+    from mibp_cert.certify.columns import ColumnRecord, column_records
     from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
     from mibp_cert.doors import certify_fit, certify_training
     from mibp_cert.engines import Box, RelationalSettings, SolverSettings
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "certify": "AttackSettings Callbacks CertifiedRun Predictions Ranges Selection",
+    "certify.columns": "ColumnRecord column_records",
     "data": "Column Dataset Recipe Split two_moons",
     "doors": "certify_fit certify_training",
     "engines": "Box RelationalSettings SolverSettings",
@@ -129,6 +131,7 @@ __all__ = [
     "CertifiedRidge",
     "CertifiedRun",
     "Column",
+    "ColumnRecord",
     "Confusable",
     "Conv2d",
     "Cosine",
@@ -180,6 +183,7 @@ __all__ = [
     "certify_training",
     "collective",
     "column",
+    "column_records",
     "compare",
     "explain",
     "fair",

@@ -19,7 +19,8 @@ import numpy as np
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
 from mibp_cert.certify.request import check_memory
 from mibp_cert.data import NAMES, Dataset, Split, Task, load
-from mibp_cert.data.table import Reading, missing_columns, notes, read_table, split_table
+from mibp_cert.data.reading import Reading, read_file
+from mibp_cert.data.table import missing_columns, notes, split_table
 from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings, engine_named
 from mibp_cert.errors import UserError
@@ -29,7 +30,7 @@ from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.properties import Questions
 from mibp_cert.studies.choose import Choice, choose_C
 from mibp_cert.threats import Catalogued, nearest
-from mibp_cert.threats.short import threat_of
+from mibp_cert.threats.short import column_names, named_columns, threat_of
 
 Config = dict[str, dict[str, Any]]
 Settings = TypeVar("Settings")
@@ -457,10 +458,11 @@ def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> t
         )
     if section["target"] is None:
         raise UserError("Name the column that is to be predicted: --target COLUMN.")
+    doubted = () if "kind" in threat else column_names("missing", threat.get("missing"))
     reading = _typed(Reading, {**section, "missing": tuple(section["na"])})
-    frame = read_table(source, reading)
-    test = None if section["test_file"] is None else read_table(section["test_file"], reading)
-    doubted = () if "kind" in threat else threat.get("missing", ())
+    table = read_file(source, reading, spoken=() if "kind" in threat else named_columns(threat))
+    frame = table.frame
+    test = None if section["test_file"] is None else read_file(section["test_file"], reading, table).frame
     open_ = {name: count for name, count in missing_columns(frame).items() if name not in doubted}
     exist = set(doubted) <= set(frame.columns)  # a column that does not exist is refused by `threat_of`
     if open_ and exist and "kind" not in threat and "all" not in doubted:
@@ -469,4 +471,5 @@ def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> t
             f"Values are missing in {listed}: say that they may be anything valid with --missing {next(iter(open_))} (or "
             "--missing all), or leave the columns out with --drop."
         )
-    return split_table(frame, reading, seed, source.stem, test), notes(frame, reading)
+    said = [*table.notes, *notes(frame, reading)]
+    return split_table(frame, reading, seed, source.stem, test, table.origin), said

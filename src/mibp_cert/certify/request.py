@@ -28,7 +28,7 @@ from mibp_cert.certify.plain import (
     training_of,
     weights_sha256,
 )
-from mibp_cert.data import Dataset, Split, Task
+from mibp_cert.data import Dataset, Origin, Split, Task
 from mibp_cert.engines import (
     Engine,
     EngineSettings,
@@ -239,6 +239,7 @@ class Request:
                 "classes": [scalar(c) for c in train.classes],
                 "columns": [column_json(column) for column in train.columns],
                 "target": None if train.target is None else column_json(train.target),
+                **({} if self.data.origin is None else {"origin": asdict(self.data.origin)}),
                 # Said here, too, so that rows whose weights were lost are not taken for rows that count alike.
                 **(
                     {}
@@ -263,6 +264,7 @@ class Request:
             for name in ("train", "validation", "test")
             if f"{name}_x" in arrays
         }
+        origin = _origin_of(plain["data"].get("origin"))
         layers, shape = tuple(map(layer_of, plain["layers"])), plain["shape"]
         network = Network(layers, tuple(shape) if isinstance(shape, list) else shape)
         solver: dict[str, Any] = {
@@ -270,7 +272,7 @@ class Request:
         }
         return cls(
             network,
-            Split(plain["name"], **parts),
+            Split(plain["name"], parts["train"], parts.get("validation"), parts.get("test"), origin=origin),
             threat_from_json(plain["threat"]) if threat is None else threat,
             training_of(plain["training"], network, arrays["start"]),
             plain["engine"],
@@ -286,6 +288,11 @@ class Request:
             None if plain["test_threat"] is None else threat_from_json(plain["test_threat"]),
             None if plain["attack"] is None else AttackSettings(**plain["attack"]),
         )
+
+
+def _origin_of(plain: Mapping[str, Any] | None) -> Origin | None:
+    """The table that data come from, as it was written; runs of before have none."""
+    return None if plain is None else Origin(plain["target"], tuple(plain["order"]), plain["left_out"])
 
 
 def check_threat(threat: object) -> None:

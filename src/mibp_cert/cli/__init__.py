@@ -54,6 +54,7 @@ FLAGS = _flags(
     _flag("data.test", float, "Share of rows kept for testing (0.25).", name="test_share"),
     _flag("data.validation", float, "Share of the others for validation (0.2).", name="validation_share"),
     _flag("data.drop", list[str], "Leave this column out (repeatable)."),
+    _flag("data.keep", list[str], "Keep this column, though it only counts the rows (repeatable)."),
     _flag("data.categorical", list[str], "Take this column as categories (repeatable)."),
     _flag("data.na", list[str], "A text that stands for a missing value (repeatable)."),
     _flag("data.unlabelled", str, "Rows without target: refuse (default) or drop."),
@@ -61,6 +62,8 @@ FLAGS = _flags(
     _flag("data.scaling", str, "standard (default), range or none."),
     _flag("data.separator", str, "Between fields; default: found in the header."),
     _flag("data.encoding", str, "Of the file (utf-8)."),
+    _flag("data.decimal", str, "Before the decimals: . (default) or a comma."),
+    _flag("data.thousands", str, "Between thousands, as the comma in 1,234,567; default: nothing."),
     _flag("data.sample", int, "Use so many rows only, drawn at random."),
     _flag("data.path", Path, "File of the data set npha.", "--data", name="data_path"),
     _flag("threat.eps", str, "Numbers may be off by this: 0.1, 5%, or age=1,income=5% (data sets: 0.01)."),
@@ -139,7 +142,7 @@ QUESTIONS = _flags(
     _flag("questions.falling", list[str], "Does it only fall with this column? (repeatable)"),
     _flag("questions.collective", bool, "How many predictions can flip at once?", "--collective"),
 )
-SOURCE = f"A CSV file with a header, or a data set: {listed('data:NAMES')}."
+SOURCE = f"A table with a header (CSV, TSV, .csv.gz, .xlsx, .parquet), or a data set: {listed('data:NAMES')}."
 FIRST = {
     "source": Annotated[str | None, Argument(help=SOURCE, show_default=False)],
     "config_path": _flag("data.", Path, "A TOML file with any option; flags go over it.", "--config")[1][1],

@@ -43,19 +43,23 @@ def certify(
     quiet: Quiet = False,
 ) -> None:
     """Train with proven bounds on every parameter and certify the test points."""
+    from mibp_cert.certify.columns import column_records
     from mibp_cert.config import job_of, plain_config
     from mibp_cert.fitted import Fitted
     from mibp_cert.report.progress import progress_bars, show_training
-    from mibp_cert.report.terminal import side_by_side
+    from mibp_cert.report.terminal import columns_text, side_by_side
 
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
-    console = new_console(quiet)
-    job, runs = settled(job_of(config), console), []
+    console, job, runs = new_console(quiet), job_of(config), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
     check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
+    if job.data.origin is not None:
+        console.print("How the columns were read, and what may be wrong with them in the training rows:")
+        console.print(columns_text(column_records(job.data, job.threat)), highlight=False)
     for note in job.notes:
         console.print(note, highlight=False)
+    job = settled(job, console)
     for name in job.engines:
         folder = _beside(run_dir, name, job)
         with interruptible(f"nothing was written for the engine '{name}'.", folder), progress_bars(quiet) as progress:
@@ -385,6 +389,7 @@ def show(
     choice: Choice | None = None,
 ) -> None:
     """Print what came out, and write the result and the report into these two files where they are wanted."""
+    from mibp_cert.certify.columns import column_records
     from mibp_cert.config import plain_config
     from mibp_cert.questions.properties import describe
     from mibp_cert.report.terminal import epochs_table, summary, worth_table
@@ -401,7 +406,8 @@ def show(
     for sentence in sentences:
         console.print(sentence, highlight=False)
     if json_path is not None:
-        plain = run.to_json() | ({"postconditions": answers} if answers else {})
+        columns = [record.to_json() for record in column_records(run.data, run.request.members)]
+        plain = run.to_json() | {"columns": columns} | ({"postconditions": answers} if answers else {})
         plain |= {} if choice is None else {"choice": choice.to_json()}
         write_json(json_path, plain | ({} if config is None else {"configuration": plain_config(config)}))
         console.print(f"Written to {json_path}")

@@ -12,9 +12,11 @@ from rich.table import Table
 
 from mibp_cert.card import number, percent
 from mibp_cert.certify import CertifiedRun, EpochRecord
+from mibp_cert.certify.columns import LEFT_OUT, NUMBER, ColumnRecord
 from mibp_cert.certify.shown import loud, warnings
 from mibp_cert.certify.worth import NumberWorth, Worth
 from mibp_cert.data import Task
+from mibp_cert.data.dataset import shortened
 from mibp_cert.engines import DEFAULT
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import steps_per_epoch
@@ -225,3 +227,31 @@ def advice(run: CertifiedRun) -> list[str]:
         f"{int(missed.sum())} test points are not certified{why}. "
         f"What helps: {', '.join(ways)}, less doubt (mibp-cert tolerance), or re-checked rows (mibp-cert blame)."
     ]
+
+
+def columns_text(records: Sequence[ColumnRecord], most: int = 20) -> str:
+    """How columns were read, one to a line.
+
+    >>> print(columns_text([ColumnRecord("age", "number", low=18, high=90, doubt="± 1", missing=2)]))
+      age  number, 18 to 90; 2 missing; doubt: ± 1
+    """
+    shown = records if len(records) <= most + 1 else records[:most]
+    width = max(len(shortened(record.name, 28)) for record in shown)
+    lines = [f"  {shortened(record.name, 28):<{width}}  {_read_as(record)}" for record in shown]
+    return "\n".join(lines + ([f"  … and {len(records) - most} more"] if len(shown) < len(records) else []))
+
+
+def _read_as(record: ColumnRecord) -> str:
+    """Kind, range or categories, missing values and doubt of a column."""
+    if record.kind == LEFT_OUT:
+        return f"left out: {record.why}"
+    if record.kind == NUMBER:
+        values = f"number, {record.low:.6g} to {record.high:.6g}"
+    else:
+        some = ", ".join(shortened(name, 20) for name in record.categories[:5])
+        values = f"{len(record.categories)} {'classes' if record.target else 'categories'}: {some}"
+        values += ", …" if len(record.categories) > 5 else ""
+    missing = f"; {record.missing} missing" if record.missing else ""
+    return (
+        ("target, " if record.target else "") + values + missing + (f"; doubt: {record.doubt}" if record.doubt else "")
+    )
