@@ -33,7 +33,7 @@ WORDS = {
     "data.keep": "Columns that stay, though they only count the rows.",
     "data.na": "Further texts that stand for a missing value.",
     "select.least_steps": "Smallest number of steps that `best-validation` may choose.",
-    "select.least_accuracy": "Smallest clean validation accuracy that `best-validation` may choose; default: better than the baseline.",
+    "select.least_accuracy": "Smallest clean validation accuracy that `best-validation` takes; default: above the baseline.",
     "select.per_step": "Whether any step may be chosen, not only the last one of an epoch.",
     "solver.floor": "Radius below which the gap is measured absolutely.",
     "relational.cases": "A row budget with at most so many choices of rows is split into one set for each choice.",

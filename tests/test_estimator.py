@@ -30,10 +30,11 @@ def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None
 
 
 CLASSIFIER = (
-    "hidden=() threat=None engine='relational' loss='cross-entropy' learning_rate=0.2 epochs=20 batch_size=None "
-    "random_state=0 activation='relu' logits=None network=None momentum=0.0 weight_decay=0.0 clip=None schedule='constant' init='torch' "
-    "batch_mode='shuffle' select='best-validation' validation_fraction=0.2 prediction=None unroll=1 solver=None relational=None "
-    "attack=None categorical=None ranges=None scaling='standard' abstain_label=None run_dir=None resume=False verbose=0"
+    "hidden=() threat=None engine='relational' loss='cross-entropy' learning_rate=0.2 epochs=20 "
+    "batch_size=None random_state=0 activation='relu' logits=None network=None momentum=0.0 weight_decay=0.0 "
+    "clip=None schedule='constant' init='torch' batch_mode='shuffle' select='best-validation' "
+    "validation_fraction=0.2 prediction=None unroll=1 solver=None relational=None attack=None categorical=None "
+    "ranges=None scaling='standard' abstain_label=None run_dir=None resume=False verbose=0"
 )
 REGRESSOR = (
     "hidden=() threat=None engine='relational' loss='squared-error' learning_rate=0.1 epochs=50 batch_size=None "
