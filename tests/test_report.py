@@ -29,8 +29,18 @@ NASTY = ("<script>alert(1)</script>", "\"&'", "$x_1$")
 PLOTS = {name: getattr(plots, f"plot_{name}") for name in ("radius", "accuracy", "regions", "margins", "confusion")}
 BLAME = SimpleNamespace(
     rows=pd.DataFrame({"row": [4, 0, 2], "effect": [55.5, 10.0, math.nan], "cells": NASTY}),
+    columns=pd.Series({NASTY[0]: 60.0, "b": 40.0}),
     sentence="Row 4 & <others>.",
+    fixed=(4, 0),
+    before=60,
+    after=63,
+    widths=False,
 )
+
+
+def _blame(**other: Any) -> SimpleNamespace:
+    """The blame above, with some of it otherwise."""
+    return SimpleNamespace(**{**vars(BLAME), **other})
 
 
 def _read(run: CertifiedRun, **more: Any) -> Page:
@@ -150,7 +160,7 @@ def test_blame_is_drawn_and_may_be_empty(moons: CertifiedRun, monkeypatch: pytes
     monkeypatch.setattr(plots, "BLAMED", 2)
     assert "55.5" in _svg(plots.plot_blame, BLAME)
     assert "row 2" not in _svg(plots.plot_blame, BLAME)
-    page = _read(moons, blame=SimpleNamespace(rows=BLAME.rows.head(0), sentence="No row contributes."))
+    page = _read(moons, blame=_blame(rows=BLAME.rows.head(0), sentence="No row contributes."))
     assert "No row contributes." in page.text
     assert "Training rows with the largest share" not in page.labels
 
@@ -177,22 +187,34 @@ def test_values_that_are_no_numbers_are_drawn_all_the_same(moons: CertifiedRun, 
     )
     assert "no range is known" in _svg(plots.plot_ranges, lost)
     assert "unknown" in _svg(plots.plot_accuracy, lost)
-    assert "0 of 10 outputs" in _read(lost).text
+    assert "None of the 10 outputs has a proven range: they are too wide." in _read(lost).text
 
 
 def test_report_says_what_is_certified(moons: CertifiedRun) -> None:
-    page = _read(moons, blame=BLAME, answers=["Column 1 does not matter: holds."], configuration={"eps": [0.1]})
+    page = _read(
+        moons, blame=BLAME, answers=["Column 1 does not matter: holds."], configuration={"threat": {"eps": [0.1, 0.2]}}
+    )
     assert moons.test is not None
     certified = int(moons.test.certified.sum())
-    assert f"{certified} of 70 predictions are certified: they are the same whatever the true data were." in page.text
-    assert page.labels[:4] == ["Accuracy", "Radius of the bounds over the epochs", "Certified regions", "Margins"]
-    expected = ["What was doubted: every cell may be off.", "Clean accuracy", "Certified accuracy", "Row 4 & <others>."]
-    expected += ["Column 1 does not matter: holds.", "configuration: eps", "[0.1]", moons.train.sha256, "rounding-safe"]
+    assert f"{certified} of 70 predictions are certified: they are the same whatever the true data were" in page.text
+    shown = ["Clean against certified accuracy by epoch", "Training rows with the largest share", "Accuracy"]
+    assert page.labels[:6] == [*shown, "Radius of the bounds over the epochs", "Certified regions", "Margins"]
+    expected = ["What was doubted: every cell may be off.", "certified accuracy, at least", "Row 4 & <others>."]
+    expected += ["Column 1 does not matter: holds.", "threat.eps: 0.1, 0.2", moons.train.sha256, "rounding-safe"]
     expected += ["cross-entropy", "best-validation", "initial weights", "numpy", "What exactly is certified"]
     assert [words for words in expected if words not in page.text] == []
-    places = [
-        page.text.index(words) for words in ("two-moons", "What was doubted", "Settings", "What exactly", "Record")
-    ]
+    order = (
+        "two-moons",
+        "any good",
+        "How much of it",
+        "do next",
+        "doubted",
+        "frontier",
+        "Settings",
+        "What exactly",
+        "Record",
+    )
+    places = [page.text.index(words) for words in order]
     assert places == sorted(places)
 
 
@@ -215,13 +237,13 @@ def test_reasons_stand_beside_the_points_that_abstain(diverged: CertifiedRun) ->
 
 def test_names_from_data_are_escaped() -> None:
     run = _run(_split(classes=3, names=NASTY), eps=0.3)
-    blame = SimpleNamespace(rows=BLAME.rows, sentence=NASTY[0])
+    blame = _blame(sentence=NASTY[0])
     source = html_report(run, words=NASTY[0], blame=blame, answers=NASTY, configuration=dict.fromkeys(NASTY, NASTY))
     page = Page(source)
     assert "script" not in page.seen
     assert "<script" not in source
     assert page.text.count(NASTY[0]) >= 6
-    picture = re.findall(r"<svg.*?</svg>", source, flags=re.DOTALL)[2]
+    picture = next(s for s in re.findall(r"<svg.*?</svg>", source, flags=re.DOTALL) if "Certified regions" in s)
     assert "$x_1$" in picture  # as text, not as a formula
     assert "&lt;script&gt;" in picture
     assert "\"&amp;'" in picture
@@ -238,16 +260,17 @@ def test_odd_names_do_not_disturb_a_picture() -> None:
 def test_report_of_a_diverged_run(diverged: CertifiedRun) -> None:
     page = _read(diverged)
     assert f"The bounds diverged at step {diverged.diverged}" in page.text
-    assert "0 of 10 predictions are certified" in page.text
+    assert f"None of the 10 predictions is certified: the bounds diverged at step {diverged.diverged}." in page.text
     assert "no margin is known" in page.text
 
 
 def test_report_of_a_regression(regression: CertifiedRun) -> None:
     page = _read(regression)
     assert "10 of 10 outputs have a proven range" in page.text
-    assert "Certified error" in page.text
+    assert "certified error, at most" in page.text
     assert NASTY[2] in page.text
-    assert page.labels == ["Mean absolute error", "Radius of the bounds over the epochs", "Ranges of the outputs"]
+    shown = ["Clean against certified error by epoch", "Mean absolute error", "Radius of the bounds over the epochs"]
+    assert page.labels == [*shown, "Ranges of the outputs"]
     assert regression.data.test.targets is not None
     wanted = regression.train.target
     assert f"{wanted.shift + wanted.scale * regression.data.test.targets[0, 0]:.4g}" in page.text
@@ -255,7 +278,7 @@ def test_report_of_a_regression(regression: CertifiedRun) -> None:
 
 def test_report_without_attack() -> None:
     page = _read(_run(_split(features=3, classes=3), eps=0.3, attacked=False))
-    assert "No attack was tried." in page.text
+    assert "no attack was tried" in page.text
     assert "not proven: the bounds leave it open" in page.text
     assert "an attack on the data shows it" not in page.text
     assert "under attack" not in " ".join(page.labels)

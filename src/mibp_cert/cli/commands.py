@@ -207,13 +207,13 @@ def blame(
     if source is not None and (Path(source) / "run.json").exists():
         if config != merged({}, {"data": {"source": source}}):
             raise UserError(f"The run in {source} has its own settings: leave out other flags, and --config.")
-        run, effective = load_run(source), stored_config(Path(source))
+        run, effective, choice = load_run(source), stored_config(Path(source)), None
     else:
         job = settled(job_of(config), console)
         (engine,) = job.engines
         with interruptible(), progress_bars(quiet) as progress:
             hear = show_training(progress, engine, fit=isinstance(job.training, Fitted))
-            run, effective = job.run(engine, hear), job.config
+            run, effective, choice = job.run(engine, hear), job.config, job.choice
     with console.status("second run"):
         found = ask(run, point, top=top)
     if len(found.rows):
@@ -225,7 +225,7 @@ def blame(
     columns = {} if run.fitted is None else {"columns": found.columns.to_dict()}
     write_json(json_path, {**run.to_json(), "blame": {**found.to_json(), **columns}})
     if report is not None:
-        write_report(console, report, run, effective, blame=found)
+        write_report(console, report, run, effective, blame=found, choice=choice)
 
 
 def compare(
@@ -412,21 +412,21 @@ def show(
         write_json(json_path, plain | ({} if config is None else {"configuration": plain_config(config)}))
         console.print(f"Written to {json_path}")
     if page is not None:
-        write_report(console, page, run, config, sentences)
+        write_report(console, page, run, config, answers=sentences, choice=choice)
 
 
-def write_report(
-    console: Console, path: Path, run: CertifiedRun, config: Any, answers: Sequence[str] = (), blame: Any = None
-) -> None:
-    """The HTML page, with blame where the engine can say it."""
+def write_report(console: Console, path: Path, run: CertifiedRun, config: Any, blame: Any = None, **more: Any) -> None:
+    """The HTML page, with blame where the engine can say it; `more` goes to `html_report`."""
+    from mibp_cert.data import Task
     from mibp_cert.report.html import html_report
     from mibp_cert.studies.blame import blame as ask
 
-    some_open = run.test is not None and run.reached and not run.test.certified.all()
-    can = run.request.made.keeps_symbols or run.fitted is not None
+    numbers = run.train.task is Task.NUMBERS
+    some_open = run.reached and (run.test_ranges is not None or (run.test is not None and not run.test.certified.all()))
+    can = run.fitted is not None or (run.request.made.keeps_symbols and not numbers)
     if blame is None and can and some_open:
         with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
-    text = html_report(run, words=run.threat.words(), blame=blame, answers=answers, configuration=config)
+    text = html_report(run, words=run.threat.words(), blame=blame, configuration=config, **more)
     _write(path, text)
     console.print(f"Report written to {path}")
