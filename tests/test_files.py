@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import mibp_cert as mc
 from mibp_cert import cli
 from mibp_cert.certify.choice import Judge
-from mibp_cert.certify.request import check_memory, estimate_memory
+from mibp_cert.certify.forecast import check_memory, estimate_memory
 from mibp_cert.config import defaults, job_of, merged, plain_config, read_config, threat_of
 from mibp_cert.data.reading import Reading, read_table
 from mibp_cert.data.table import split_table
@@ -284,16 +284,16 @@ def test_a_million_rows_are_refused_before_they_hurt() -> None:
     network = mc.Network.mlp([8, 20, 2])
     with pytest.raises(UserError, match=r"1000000 rows with 8000000 doubtful entries need about \d+ GiB.*--sample"):
         mc.certify_training(network, data, mc.LInf(0.1))
-    check_memory(network, data, mc.LInf(0.1), 100, engine_named("interval"))
+    check_memory(network, data, mc.LInf(0.1), mc.Training(), engine_named("interval"))
     relational = engine_named("relational")
     assert estimate_memory(network, 100, 0, 1000, relational) < estimate_memory(network, 100, 1000, 1000, relational)
 
 
 def test_memory_is_looked_at_before_any_training(monkeypatch: pytest.MonkeyPatch) -> None:
     given = merged({"data": {"source": "two-moons"}})
-    monkeypatch.setattr("mibp_cert.certify.request.LARGE", 1)
+    monkeypatch.setattr("mibp_cert.certify.forecast.LARGE", 1)
     job_of(given)
-    monkeypatch.setattr("mibp_cert.certify.request.free_memory", lambda: 0)
+    monkeypatch.setattr("mibp_cert.certify.forecast.free_memory", lambda: 0)
     with pytest.raises(UserError, match="100 rows with 200 doubtful entries need about"):
         job_of(given)
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
-from mibp_cert.certify.request import check_memory
+from mibp_cert.certify.forecast import Forecast, check_memory, forecast
 from mibp_cert.data import NAMES, Dataset, Split, Task, load
 from mibp_cert.data.reading import Reading, read_file
 from mibp_cert.data.table import missing_columns, notes, split_table
@@ -28,7 +28,7 @@ from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, FitMibpEngine, Fitted,
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
 from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.properties import Questions
-from mibp_cert.studies.choose import Choice, choose_C
+from mibp_cert.studies.choose import COARSE, GRID, Choice, choose_C
 from mibp_cert.threats import Catalogued, nearest
 from mibp_cert.threats.short import column_names, named_columns, threat_of
 
@@ -39,6 +39,10 @@ ALL = "all"
 """The batch size that is as many rows as there are."""
 WHOLE_BATCH = 2000
 """Rows up to which tables of one's own are trained on in one batch."""
+CHOSEN = 3.0
+"""About as many times what one fit takes, choosing `C` takes beside it."""
+PATIENCE = 60.0
+"""Seconds beyond which `C` is chosen from fewer."""
 OWN_CLASSES = Training(epochs=20, learning_rate=0.2, loss="cross-entropy")
 OWN_NUMBERS = Training(epochs=50, learning_rate=0.1, loss="squared-error")
 """How a network is trained on tables of one's own, without a hidden layer; the estimators have the same defaults."""
@@ -249,13 +253,22 @@ class Job:
     open: bool = False
     """Is `C` still to be chosen?"""
 
+    def forecast(self) -> Forecast:
+        """What one run will take; choosing `C` takes a few of them."""
+        asked = sum(len(rows) for rows in (self.data.validation, self.data.test) if rows is not None)
+        made = FITTED[self.engines[0]] if isinstance(self.training, Fitted) else engine_named(self.engines[0])
+        parts = self.network, self.data.train, self.threat, self.training, made
+        one = forecast(*parts, asked, attacked=self.options["attacked"])
+        return replace(one, seconds=one.seconds * (CHOSEN if self.open else len(self.engines)))
+
     def settled(self, hear: Callable[[float], None] = lambda c: None) -> Job:
         """With the `C` that validation rows prefer, where it was left open."""
         if not self.open:
             return self
         assert isinstance(self.training, Fitted)
         told = {name: value for name, value in self.options.items() if name == "solver"}
-        found = choose_C(self.data, self.threat, self.training, hear=hear, **told)
+        grid = COARSE if self.forecast().seconds > PATIENCE else GRID
+        found = choose_C(self.data, self.threat, self.training, grid, hear=hear, **told)
         config = {**self.config, "model": {**self.config["model"], "C": found.C}}
         return replace(self, config=config, training=replace(self.training, C=found.C), choice=found, open=False)
 
@@ -305,7 +318,7 @@ def job_of(config: Config) -> Job:
     }
     engines = tuple(name.strip() for name in config["run"]["engine"].split(","))
     for engine in engines:
-        check_memory(network, data.train, threat, training.batch_size, engine_named(engine))  # before any training
+        check_memory(network, data.train, threat, training, engine_named(engine))  # before any training
     effective = {**config, "threat": threat.to_json(), "model": {"kind": NETWORK}}
     return Job(effective, network, data, threat, training, engines, options, questions, tuple(said))
 

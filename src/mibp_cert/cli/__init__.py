@@ -210,6 +210,12 @@ def main() -> None:
     """Entry point: a mistake is one sentence and exit status 2, bounds of no use are 3, Ctrl-C is 130; never a traceback."""
     try:
         app()
+    except MemoryError:
+        said = (
+            "there is not enough memory for this: use fewer rows (--sample), doubt fewer columns, or raise the limit."
+        )
+        Console(stderr=True).print(f"mibp-cert: {said}", style="red", soft_wrap=True, highlight=False, markup=False)
+        sys.exit(USER_MISTAKE)
     except MibpCertError as error:
         Console(stderr=True).print(f"mibp-cert: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
         if isinstance(error, commands.Interrupted):

@@ -59,6 +59,7 @@ def certify(
         console.print(columns_text(column_records(job.data, job.threat)), highlight=False)
     for note in job.notes:
         console.print(note, highlight=False)
+    tell_forecast(job, console)
     job = settled(job, console)
     for name in job.engines:
         folder = _beside(run_dir, name, job)
@@ -358,6 +359,19 @@ def stored_config(folder: Path) -> Any:
     """The configuration that a run was made with, if it was kept with the run."""
     path = folder / "config.json"
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def tell_forecast(job: Job, console: Console) -> None:
+    """What the work will take, where that is more than a few seconds or a gigabyte."""
+    from mibp_cert.certify.forecast import free_memory, gib
+    from mibp_cert.report.progress import duration
+
+    told = job.forecast()
+    if told.notable:
+        console.print(
+            f"This will take about {duration(told.seconds)} and {gib(told.bytes)} of memory ({gib(free_memory())} are free).",
+            highlight=False,
+        )
 
 
 def settled(job: Job, console: Console) -> Job:

@@ -21,6 +21,8 @@ from mibp_cert.fitted import Fitted
 from mibp_cert.threats import Threat
 
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+COARSE = (0.01, 0.1, 1.0)
+"""For a first look, and where every fit takes long."""
 
 
 @dataclass(frozen=True)
