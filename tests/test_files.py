@@ -293,7 +293,7 @@ def test_the_configuration_knows_every_option_of_the_api() -> None:
     known = {key for section in defaults().values() for key in section}
     asked = set(inspect.signature(mc.certify_training).parameters) - {
         "network", "data", "threat", "training", "solver", "relational", "attack_settings", "attacked", "select",
-        "test_threat", "theta0", "callbacks", "run_dir", "resume",
+        "test_threat", "theta0", "steps", "callbacks", "run_dir", "resume",
     }  # fmt: skip
     assert asked <= known
     for kind, section in (

@@ -26,6 +26,7 @@ from mibp_cert.questions.properties import Verdict, fair, holds, monotone
 from mibp_cert.store import load_run, resume_run
 from mibp_cert.studies.blame import Blame, blame
 from mibp_cert.studies.compare import compare
+from mibp_cert.studies.parts import LossByPart, loss_by_part
 from mibp_cert.studies.tolerance import Family, Tolerance, tolerance
 from mibp_cert.threats import (
     L1,
@@ -115,6 +116,7 @@ __all__ = [
     "LabelFlips",
     "LeakyReLU",
     "Linear",
+    "LossByPart",
     "MibpCertError",
     "Missing",
     "Monotone",
@@ -160,6 +162,7 @@ __all__ = [
     "in_words",
     "label_is",
     "load_run",
+    "loss_by_part",
     "monotone",
     "resume_run",
     "threat_from_json",
