@@ -58,8 +58,9 @@ def certify_training(
     model trained on the clean data and, if `data` has a test part, certified predictions for it and an attack beside them.
     `test_threat` says what may be wrong with the test inputs themselves; a class is then certified for all of them at once.
     `select="best-validation"` picks the number of epochs with the highest certified accuracy on the (trusted) validation part;
-    the certificate is then about training for exactly that many steps. `steps`: the training ends after exactly so many. `run_dir`: a folder that holds the set after every step;
-    with `resume`, an interrupted run in it goes on and ends with the same bits.
+    the certificate is then about training for exactly that many steps. `steps`: the training ends after exactly so many.
+    `run_dir`: a folder that holds the set after every step; with `resume`, an interrupted run in it goes on and ends with the
+    same bits.
 
     >>> from mibp_cert import LInf, two_moons
     >>> run = certify_training(Network.mlp([2, 4, 2]), two_moons(0), LInf(0.01), Training(epochs=1))

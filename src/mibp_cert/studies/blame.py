@@ -193,12 +193,12 @@ def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp] | None) -> To
         return network.forward_graph(n) if centre is None else network.margin_graph(n, pairs)
 
     forms = [linear_part(make, network.layout, state, Inputs(x)) for state in states]
+    relevant = np.ones((len(x), network.logits), dtype=bool)
+    ends = [(1.0, [bounds.low for bounds, _ in forms])]
     if centre is None:
-        relevant = np.ones((len(x), network.logits), dtype=bool)
-        ends = ((1.0, [bounds.low for bounds, _ in forms]), (-1.0, [-bounds.high for bounds, _ in forms]))
+        ends.append((-1.0, [-bounds.high for bounds, _ in forms]))
     else:
         relevant = speaks_for[None, :] == centre[:, None]
-        ends = ((1.0, [bounds.low for bounds, _ in forms]),)
     for sign, lows in ends:
         low = np.stack([np.where(relevant, least, np.inf) for least in lows])
         for i in range(len(x)):

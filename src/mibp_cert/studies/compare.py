@@ -42,9 +42,10 @@ def compare(
     """One line for every threat and engine (default: `interval` and `relational`); `options` go to `certify_training`. Where
     `training` is a `Fitted` model (`network`: None), to `certify_fit`: such lines can stand below those of a network.
 
-    With `select="best-validation"`, the number of steps is chosen once, for the first threat (by the engine `relational`, or the
-    first one named), and all lines are about the same training: `attrs["made"]` says which. Accuracies are in per cent of all test points (a regression has mean absolute errors instead, and the mean width of its ranges
-    as `rate`), `radius` is the mean radius of the parameters' bounds, `seconds` are per epoch (or fit).
+    Accuracies are in per cent of all test points (a regression has mean absolute errors instead, and the mean width of its ranges
+    as `rate`), `radius` is the mean radius of the parameters' bounds, `seconds` are per epoch (or fit). With
+    `select="best-validation"`, the number of steps is chosen once, for the first threat (by the engine `relational`, or the first
+    one named), and all lines are about the same training: `attrs["made"]` says which.
 
     >>> from mibp_cert import LInf, Network, Training, compare, two_moons
     >>> found = compare(Network.mlp([2, 2]), two_moons(0), {"little": LInf(0.01)}, Training(epochs=2), attacked=False)

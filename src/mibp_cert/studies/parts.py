@@ -16,8 +16,12 @@ from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Split
 from mibp_cert.engines.relational import cases_of
 from mibp_cert.errors import Diverged, UserError
+from mibp_cert.graph.ops import frozen
 from mibp_cert.studies.blame import blame
 from mibp_cert.threats import All, Catalogued, Threat
+
+USUAL = "missing values being the usual ones"
+"""What stands in for missing values where the threat says nothing of them."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,13 @@ class LossByPart:
 
 
 def threats_in(threat: Threat) -> tuple[Catalogued, ...]:
-    """The parts that act side by side; none if there is one only."""
-    return threat.threats if isinstance(threat, All) else ()
+    """The parts that act side by side, those about missing values as one; none if there is one only."""
+    if not isinstance(threat, All):
+        return ()
+    missing = [part for part in threat.threats if part.knows_missing()]
+    others = [part for part in threat.threats if not part.knows_missing()]
+    parts = [*([All.of(missing)] if missing else []), *others]
+    return tuple(parts) if len(parts) > 1 else ()
 
 
 def loss_by_part(run: CertifiedRun, hear: Callable[[str], None] = lambda _: None, *, parts: bool = True) -> LossByPart:
@@ -102,12 +111,16 @@ def loss_by_part(run: CertifiedRun, hear: Callable[[str], None] = lambda _: None
 
 
 def _alone(run: CertifiedRun, threat: Catalogued) -> PartOfLoss:
-    data = Split(run.data.name, run.train, test=run.data.test)
+    train, words = run.train, threat.words()
+    if run.threat.knows_missing() and not threat.knows_missing():
+        usual = run.request.members.reference[0][: len(train)]
+        train, words = replace(train, x=frozen(usual.copy()), missing=None), f"{words}, {USUAL}"
+    data = Split(run.data.name, train, test=run.data.test)
     try:
-        return PartOfLoss.of(threat.words(), certify(replace(run.decided, threat=threat, data=data, attack=None)))
+        return PartOfLoss.of(words, certify(replace(run.decided, threat=threat, data=data, attack=None)))
     except Diverged:  # nothing is certified
         zero = None if run.test is None else 0.0
-        return PartOfLoss(threat.words(), zero, zero)
+        return PartOfLoss(words, zero, zero)
 
 
 def _by_column(run: CertifiedRun) -> dict[str, float]:

@@ -115,11 +115,11 @@ class Outputs:
 
     def tried(self, around: Array, within: float) -> Tried:
         """The points whose outputs stay within so much of these, and those that an attack takes further."""
-        certified = (around - within <= self.proven.low) & (self.proven.high <= around + within)
+        low, high = around - within, around + within
+        certified = np.all((low <= self.proven.low) & (self.proven.high <= high), axis=1)
         if self.reached is None:
-            return Tried(certified.all(axis=1), np.zeros(len(around), dtype=bool))
-        beyond = (self.reached.low < around - within) | (self.reached.high > around + within)
-        return Tried(certified.all(axis=1), beyond.any(axis=1))
+            return Tried(certified, np.zeros(len(around), dtype=bool))
+        return Tried(certified, np.any((self.reached.low < low) | (high < self.reached.high), axis=1))
 
     def needed(self, share: float) -> float:
         """The smallest `within` for which this share of the points is certified."""
