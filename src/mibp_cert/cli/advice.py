@@ -62,14 +62,14 @@ def after_certify(asked: Asked, job: Job, run: CertifiedRun, *, split: bool) -> 
         return
     if not split and threats_in(run.threat):
         yield Next("what each part of it costs alone", asked.command("certify", parts=True))
-    yield from _ways(asked, job, run.engine)
+    yield from _ways(asked, job, run.engine, blame=run.reached)
 
 
-def after_divergence(asked: Asked) -> Next:
-    """Where the bounds came to nothing."""
+def after_divergence(asked: Asked, enough: float | None) -> Next:
+    """Where the bounds came to nothing; `enough`: a `C` that would do, if one is known."""
     if asked["model"]["kind"] == NETWORK:
         return Next("how much doubt they survive", asked.command("tolerance", {"run.engine": None}))
-    return Next("a smaller C", _smaller_c(asked))
+    return Next("a smaller C", _smaller_c(asked) if enough is None else asked.command("certify", {"model.C": enough}))
 
 
 def after_tolerance(asked: Asked, job: Job, found: Tolerance, own: Mapping[str, Any]) -> Iterator[Next]:
@@ -86,7 +86,7 @@ def after_tolerance(asked: Asked, job: Job, found: Tolerance, own: Mapping[str, 
             yield Next("a smaller share", asked.command("tolerance", **{**own, "share": float(share)}))
     if threats_in(job.threat):
         yield Next("what each part of it costs alone", asked.command("certify", parts=True))
-    yield from _ways(asked, job, job.engines[0], tolerance=False)
+    yield from _ways(asked, job, job.engines[0], tolerance=False, blame=False)
 
 
 def after_blame(asked: Asked, job: Job | None, found: Blame, top: int) -> Iterator[Next]:
@@ -107,11 +107,12 @@ def after_compare(asked: Asked, job: Job, lines: pd.DataFrame) -> Iterator[Next]
     numbers = job.data.train.task is Task.NUMBERS
     good = (lines["certified"] <= WORSE * lines["clean"]) if numbers else (lines["rate"] >= 100 * ENOUGH)
     if not good.any():
-        yield from _ways(asked, job, DEFAULT if asked["model"]["kind"] == NETWORK else job.engines[0])
+        engine = DEFAULT if asked["model"]["kind"] == NETWORK else job.engines[0]
+        yield from _ways(asked, job, engine, blame=not lines["diverged"].any())
 
 
-def _ways(asked: Asked, job: Job, engine: str, *, tolerance: bool = True) -> Iterator[Next]:
-    """What lets more be certified, quickest first."""
+def _ways(asked: Asked, job: Job, engine: str, *, tolerance: bool = True, blame: bool = True) -> Iterator[Next]:
+    """What lets more be certified, quickest first; `tolerance`, `blame`: whether these studies have something to say."""
     network, numbers = asked["model"]["kind"] == NETWORK, job.data.train.task is Task.NUMBERS
     if network:
         if engine != DEFAULT:
@@ -124,7 +125,7 @@ def _ways(asked: Asked, job: Job, engine: str, *, tolerance: bool = True) -> Ite
         yield Next("a smaller C, whose model depends less on each row", _smaller_c(asked))
     if tolerance:
         yield from _tolerance(asked, job.threat, "how much doubt the certificates survive")
-    if not network or engine_named(engine).keeps_symbols:
+    if blame and (not network or engine_named(engine).keeps_symbols):
         yield Next("which rows to check again", asked.command("blame", {"run.engine": None} if network else {}))
 
 

@@ -178,7 +178,7 @@ def advised(config: Asked) -> Iterator[None]:
     try:
         yield
     except Diverged as error:
-        way = after_divergence(config)
+        way = after_divergence(config, error.enough)
         raise Diverged(f"{error} Next, {way.words}: {way.command}") from None
 
 

@@ -87,15 +87,15 @@ def tolerance(
     beside = "no attack leaves fewer" if found.smallest is None else f"attacks leave fewer from {found.smallest:.4g} on"
     console.print(f"What may be wrong: {job.threat.words()}.", highlight=False)
     if found.within is not None:
-        usually = "" if within else ", the clean model's mean absolute error on the validation rows (see --within)"
-        known = f"known to within ± {found.within:.4g} of the clean model's{usually}"
+        usually = "" if within else " (its mean absolute error on the validation rows; --within says how far)"
+        known = f"known to lie within ± {found.within:.4g} of the clean model's{usually}"
         console.print(f"A test point is certified here if its output is {known}.", highlight=False)
     console.print(f"{100 * share:g} % of the test points are certified {top}; {beside}.")
     for p in point or []:
         between = f"certified up to {found.certified[p]:.4g}, an attack succeeds from {found.broken[p]:.4g} on"
         console.print(f"Test point {p}: {between}.")
     assert found.decided is not None
-    console.print(f"{len(found.values)} runs, engine {engine}, each {found.decided.words}.")
+    console.print(f"{len(found.values)} runs, engine {engine}, each {found.decided.words(job.threat.words())}.")
     said_here = {**asked, "point": point, "start": given_start, "vary": vary}
     own = {name: said_here[name] for name, usual_value in OWN.items() if said_here[name] != usual_value}
     tell(console, after_tolerance(config, job, found, own))

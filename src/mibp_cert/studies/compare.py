@@ -63,7 +63,7 @@ def compare(
     lines = spread(one, units, parallel, jobs, hear)
     index = pd.MultiIndex.from_product([list(named), list(engines)], names=["threat", "engine"])
     found = pd.DataFrame(lines, index=index, columns=list(COLUMNS))
-    found.attrs["made"] = decided.words
+    found.attrs["made"] = decided.words(next(iter(named.values())).words() if len(named) == 1 else "")
     return found
 
 
@@ -85,9 +85,9 @@ def in_words(lines: pd.DataFrame, data: Split) -> tuple[pd.DataFrame, str]:
     """The lines with the names of their columns as a person reads them, and what they are measured in."""
     if data.train.task is Task.CLASSES:
         return lines, "Accuracies are in per cent of all test points."
-    target = data.train.target
-    units = "the target" if target is None else f"'{target.name}'"
-    return lines.rename(columns=ERRORS), f"Errors are mean absolute errors on the test points, in the units of {units}."
+    return lines.rename(
+        columns=ERRORS
+    ), "Errors are mean absolute errors on the test points, in the units of the target."
 
 
 def figures(run: CertifiedRun) -> dict[str, Any]:

@@ -67,8 +67,9 @@ class LossByPart:
     def sentences(self) -> list[str]:
         said = []
         if self.parts:
-            alone = "; ".join(f"{part.words}: {part.said}" for part in self.parts)
-            said.append(f"Each alone: {alone}; {'both' if len(self.parts) == 2 else 'all'}: {self.whole.said}.")
+            together = "Both" if len(self.parts) == 2 else "All"
+            said += [f"Only this: {part.words}: {part.said}." for part in self.parts]
+            said.append(f"{together} at once: {self.whole.said}.")
         if self.by_column:
             shares = ", ".join(
                 f"{name} {100 * share:.0f} %" for name, share in self.by_column.items() if share >= 0.005

@@ -37,14 +37,14 @@ class Decided:
         """What it adds to the options of `certify_model`."""
         return {} if self.steps is None else {"steps": self.steps}
 
-    @property
-    def words(self) -> str:
-        """How every model of a study is made."""
+    def words(self, shown: str = "") -> str:
+        """How every model of a study is made; `shown`: the threat that was told already."""
         if isinstance(self.training, Fitted):
             return "fitted to its minimum"
         if self.steps is None:
             return f"trained for all of its {self.training.epochs} epochs"
-        return f"trained for exactly {self.steps} step(s), which certify chooses for: {self.under}"
+        under = "" if self.under == shown else f" for: {self.under}"
+        return f"trained for exactly {self.steps} step(s), as certify chooses{under}"
 
 
 def decide(

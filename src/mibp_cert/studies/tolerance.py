@@ -209,10 +209,11 @@ class _Search:
             middle = 0.5 * (good + bad) if good > 0 or self.whole else bad / 8.0
             self.at(float(round(middle)) if self.whole else middle)
 
-    def settle(self, point: int, start: float, most: float) -> None:
+    def settle(self, point: int, start: float, most: float, *, attacked: bool) -> None:
         """Bring both ends of one point together."""
         self.threshold(lambda t: bool(t.certified[point]), start, most)
-        self.threshold(lambda t: not t.changed[point], start, most)
+        if attacked:
+            self.threshold(lambda t: not t.changed[point], start, most)
 
 
 def tolerance(
@@ -281,12 +282,13 @@ def tolerance(
 
     search = _Search(lambda value: tried(once(value)), counted, precision, {0.0: tried(first)})
     largest = smallest = None
+    attacked = bool(options.get("attacked", True))
     if share is not None:
         largest, _ = search.threshold(lambda t: float(np.mean(t.certified)) >= share, start, most)
-        if largest is not None:
+        if largest is not None and attacked:
             _, smallest = search.threshold(lambda t: float(np.mean(~t.changed)) >= share, start, most)
     for point in wanted:
-        search.settle(point, start, most)
+        search.settle(point, start, most, attacked=attacked)
     certified, broken = search.ends()
     certified, values = np.where(np.isfinite(certified), certified, np.nan), tuple(sorted(search.tried))
     needed = first.needed(share) if isinstance(first, Outputs) and share is not None else None
