@@ -125,7 +125,7 @@ def test_amounts_are_compared_with_everything_else_kept(tmp_path: Path) -> None:
     arguments = ["--target", "diagnosis", "--missing", "mental_health", "--eps-values", "0.1,age=1", "--epochs", "2"]
     said = run("compare", str(path), *arguments, "--no-attack", "--csv", str(tmp_path / "c.csv"))
     assert pd.read_csv(tmp_path / "c.csv")["threat"].tolist() == ["eps 0.1", "eps age=1"]
-    assert "trained for exactly 2 step(s), which certify chooses for: every number may be off by 0.1" in said
+    assert "trained for exactly 2 step(s), as certify chooses for: every number may be off by 0.1" in said
 
 
 def test_blame_reads_a_finished_run_directory(tmp_path: Path) -> None:

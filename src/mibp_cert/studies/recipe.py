@@ -6,7 +6,7 @@ then train for exactly that many steps. Another choice for every amount would co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,8 @@ def decide(
     training: Training | Fitted,
     engines: Sequence[str | None],
     select: str | Selection = "last",
+    *,
+    hear: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> Decided:
     """The recipe of a study: the number of steps that `certify` chooses under the first of these threats whose bounds do not
@@ -67,6 +69,7 @@ def decide(
     asked = {name: value for name, value in options.items() if name not in _OF_TESTS}
 
     def chosen(threat: Threat) -> Decided:
+        hear("the number of steps")
         run = certify_model(network, alone, threat, training, engine, select=rule, attacked=False, **asked)
         return Decided(training, run.steps, threat.words())
 

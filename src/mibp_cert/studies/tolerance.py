@@ -258,8 +258,7 @@ def tolerance(
     counted = bool(getattr(family, "whole", False)) if whole is None else whole
     most = min(most, len(data.train)) if isinstance(family, Family) and counted else most
     made, under = training or Training(), family(min(start, most)) if given is None else given
-    hear("the number of steps")
-    decided = decide(network, data, (under, family(0.0)), made, (engine,), select, **options)
+    decided = decide(network, data, (under, family(0.0)), made, (engine,), select, hear=hear, **options)
     certify = partial(certify_model, network, data, training=decided.training, engine=engine)
     asked = partial(_try, partial(certify, **options, **decided.options), len(data.tested))
 
