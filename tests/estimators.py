@@ -27,7 +27,8 @@ DOUBT = mc.Missing() & mc.LInf({"age": 1.0})
 
 
 def linear(**options: Any) -> CertifiedClassifier:
-    settings = {"hidden": (), "loss": "cross-entropy", "logits": 1, "epochs": 8, "learning_rate": 0.5} | options
+    settings = {"hidden": (), "loss": "cross-entropy", "logits": 1, "epochs": 8, "learning_rate": 0.5}
+    settings |= {"select": "last"} | options
     return CertifiedClassifier(**settings)
 
 

@@ -25,6 +25,7 @@ from mibp_cert.threats import (
     Missing,
     Monotone,
     Rounded,
+    Rules,
     Shift,
     TargetNoise,
     column,
@@ -32,8 +33,23 @@ from mibp_cert.threats import (
 
 REGRESSIONS = ("squared-error", "huber")
 AMOUNTS = {"age": 6.0, "income": 1.0}
+
+
+def _in_step(m: Any) -> None:
+    """Rows that are tied to each other: what all incomes are off by has little sum, and two ages are off alike."""
+    off = [m.x(i, "income") - m.clean(i, "income") for i in m.rows]
+    total = off[0]
+    for more in off[1:]:
+        total = total + more
+    m.require(total <= 1.0)
+    m.require(total >= -1.0)
+    m.require(m.x(0, "age") - m.clean(0, "age") <= m.x(1, "age") - m.clean(1, "age"))
+
+
 ANY: dict[str, Any] = {
+    "rows in step": Rules(LInf({"age": 6.0, "income": 1.0}), _in_step),
     "linf": LInf(0.1, relative=True),
+    "few cells": Budget(LInf(AMOUNTS), cells=2),
     "l1": L1(AMOUNTS),
     "l2 of some rows": L2(AMOUNTS).where(column("age") >= 50),
     "rounded": Rounded("age", to=10.0),

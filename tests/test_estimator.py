@@ -30,13 +30,14 @@ def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None
 
 
 CLASSIFIER = (
-    "hidden=(20,) threat=None engine='relational' loss='hinge' learning_rate=0.1 epochs=10 batch_size=100 random_state=0 "
-    "activation='relu' logits=None network=None momentum=0.0 weight_decay=0.0 clip=None schedule='constant' init='torch' "
-    "batch_mode='shuffle' select='last' validation_fraction=0.2 prediction=None unroll=1 solver=None relational=None attack=None "
-    "categorical=None ranges=None scaling='standard' abstain_label=None run_dir=None resume=False verbose=0"
+    "hidden=() threat=None engine='relational' loss='cross-entropy' learning_rate=0.2 epochs=20 "
+    "batch_size=None random_state=0 activation='relu' logits=None network=None momentum=0.0 weight_decay=0.0 "
+    "clip=None schedule='constant' init='torch' batch_mode='shuffle' select='best-validation' "
+    "validation_fraction=0.2 prediction=None unroll=1 solver=None relational=None attack=None categorical=None "
+    "ranges=None scaling='standard' abstain_label=None run_dir=None resume=False verbose=0"
 )
 REGRESSOR = (
-    "hidden=(20,) threat=None engine='relational' loss='squared-error' learning_rate=0.05 epochs=50 batch_size=100 "
+    "hidden=() threat=None engine='relational' loss='squared-error' learning_rate=0.1 epochs=50 batch_size=None "
     "random_state=0 activation='relu' network=None momentum=0.0 weight_decay=0.0 clip=None schedule='constant' init='torch' "
     "batch_mode='shuffle' prediction=None unroll=1 solver=None relational=None attack=None categorical=None ranges=None "
     "scaling='standard' run_dir=None resume=False verbose=0"
@@ -83,7 +84,10 @@ def test_the_table_of_answers_keeps_index_and_names() -> None:
     assert (found["class"] == model.predict(X)).all()
     assert (found.loc[found["certified"], "margin_low"] > 0).all()
     assert (found["margin_low"] <= found["margin_high"]).all()
-    assert (found.loc[found["certified"], "class"] == found.loc[found["certified"], "attacked_class"]).all()
+    assert found.loc[found["certified"], "attacked_class"].isna().all(), "no attack changes what is certified"
+    changed = found["reason"].str.startswith("another class is possible")
+    assert (found["attacked_class"].notna() == changed).all()
+    assert (found.loc[changed, "attacked_class"] != found.loc[changed, "nominal_class"]).all()
     assert ((found["reason"] == "") == found["certified"]).all()
     assert model.score(X, y) == found["correct"].mean()
     assert list(model.feature_names_in_) == ["age", "mood"]
@@ -231,7 +235,9 @@ def test_validation_rows_choose_the_epoch_and_are_not_trained_on() -> None:
 def test_bounds_that_diverge_warn_and_abstain_everywhere() -> None:
     X, y = table(missing=False)
     with pytest.warns(ConvergenceWarning, match="diverged"):
-        model = CertifiedClassifier(threat=mc.LInf({"age": 30.0}), learning_rate=2.0, epochs=40).fit(X, y)
+        model = CertifiedClassifier(
+            threat=mc.LInf({"age": 30.0}), learning_rate=2.0, epochs=40, hidden=20, select="last"
+        ).fit(X, y)
     assert (model.predict(X) == "abstain").all()
     assert set(model.certify(X, attack=False)["reason"]) == {f"the bounds diverged at step {model.run_.diverged}"}
 
@@ -291,7 +297,7 @@ def test_a_missing_value_at_prediction_is_every_valid_value() -> None:
 def test_when_nothing_is_certified_the_estimator_says_what_to_try() -> None:
     X, y = table(missing=False)
     with pytest.warns(ConvergenceWarning, match="Nothing is certified.*hidden="):
-        CertifiedClassifier(threat=mc.LInf({"age": 20.0}), hidden=6, epochs=12).fit(X, y)
+        CertifiedClassifier(threat=mc.LInf({"age": 20.0}), hidden=6, epochs=12, select="last").fit(X, y)
 
 
 def test_blame_from_the_estimator_names_rows_by_their_index() -> None:

@@ -124,6 +124,7 @@ OTHER = {
     "data.target": "other", "data.path": "npha.csv", "data.test_file": "test.csv", "data.na": ["fair"], "data.test": 0.4,
     "data.validation": 0.3, "data.drop": ["age"], "data.categorical": ["code"], "data.unlabelled": "drop",
     "data.regression": True, "data.scaling": "none", "data.separator": ";", "data.encoding": "utf-16", "data.sample": 30,
+    "data.keep": ["id"], "data.decimal": ",", "data.thousands": ",",
     "threat.eps": "age=2", "threat.missing": ["mood"], "threat.any_category": ["mood"], "threat.rows": 3, "threat.flips": 2,
     "threat.removed": 1, "threat.added": 1, "threat.added_range": "age=18:99", "threat.target_eps": 1.0,
     "test_threat.eps": "age=1",
@@ -147,6 +148,9 @@ OTHER = {
 """For every key a value that is not the usual one."""
 BESIDE: dict[str, dict[str, dict[str, Any]]] = {
     "data.unlabelled": {"data": {"source": "gaps.csv"}},
+    "data.keep": {"data": {"source": "counted.csv"}},
+    "data.decimal": {"data": {"source": "commas.csv"}},
+    "data.thousands": {"data": {"source": "commas.csv"}},
     "data.regression": {"data": {"target": "code"}, "threat": {"eps": 0.1}, "model": {"kind": "ridge"}},
     "threat.missing": {"data": {"source": "holes.csv"}},
     "threat.rows": {"threat": {"eps": "age=1"}},
@@ -202,6 +206,8 @@ def test_what_is_said_changes_the_run_or_is_refused(
     frame.sample(20, random_state=0).to_csv("test.csv", index=False)
     frame.assign(ill=frame["ill"].where(frame["age"] > 25)).to_csv("gaps.csv", index=False)
     frame.assign(mood=frame["mood"].where(frame["age"] > 25)).to_csv("holes.csv", index=False)
+    frame.assign(id=range(1, ROWS + 1)).to_csv("counted.csv", index=False)
+    frame.assign(price="1,234").to_csv("commas.csv", index=False)
     config: dict[str, dict[str, Any]] = {"data": {"source": "data.csv", "target": "ill"}, "threat": {"flips": 1}}
     if kind == "network":
         config |= {"training": {"epochs": 2}, "select": {"rule": "last"}}

@@ -30,9 +30,10 @@ def test_examples_in_docstrings_run() -> None:
     assert ran >= 8
 
 
-def test_import_loads_no_extra_and_no_solver() -> None:
+def test_all_public_names_load_no_extra_and_no_solver() -> None:
     code = (
-        "import sys, mibp_cert; print([m for m in ('torch', 'gurobipy', 'pyscipopt', 'highspy') if m in sys.modules])"
+        "import sys\nfrom mibp_cert import *\n"
+        "print([m for m in ('torch', 'gurobipy', 'pyscipopt', 'highspy') if m in sys.modules])"
     )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -168,7 +168,7 @@ def test_rules_can_speak_of_targets() -> None:
             lambda: certify_training(
                 Network.mlp([2, 1]), _data(), training=Training(loss="squared-error"), select="best-validation"
             ),
-            "data with classes",
+            "data with a validation part",
         ),
     ],
 )

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,51 +23,14 @@ from mibp_cert.data import Column
 from mibp_cert.report import plots
 from mibp_cert.report.html import html_report
 from mibp_cert.studies.compare import changed_by_attack
+from pages import Page
 
 NASTY = ("<script>alert(1)</script>", "\"&'", "$x_1$")
-VOID = {"meta", "br", "link", "img"}
 PLOTS = {name: getattr(plots, f"plot_{name}") for name in ("radius", "accuracy", "regions", "margins", "confusion")}
 BLAME = SimpleNamespace(
     rows=pd.DataFrame({"row": [4, 0, 2], "effect": [55.5, 10.0, math.nan], "cells": NASTY}),
     sentence="Row 4 & <others>.",
 )
-
-
-class Page(HTMLParser):
-    """Checks that tags close in order, and gathers text, ids and pictures."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[str] = []
-        self.ids: list[str] = []
-        self.labels: list[str] = []
-        self.words: list[str] = []
-        self.feed(source)
-        self.close()
-        assert self.open == []
-        self.text = " ".join(" ".join(self.words).split())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append(tag)
-        self.ids += [value or "" for name, value in attrs if name == "id"]
-        assert not any(name.startswith("on") for name, _ in attrs)
-        if tag == "svg":
-            self.labels.append(str(dict(attrs)["aria-label"]))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.words.append(data)
 
 
 def _read(run: CertifiedRun, **more: Any) -> Page:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mibp_cert.certify import CertifiedRun, clean_accuracies
+from mibp_cert.certify import CertifiedRun, clean_figures
 from mibp_cert.cli import app
 from mibp_cert.data import Split, load, two_moons
 from mibp_cert.doors import certify_fit
@@ -17,6 +17,7 @@ from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Training
 from mibp_cert.report.paper import accuracy_table
+from mibp_cert.studies import choose
 from mibp_cert.studies.reproduce import TABLES, TIMINGS, Options, minimum, run_table, runner
 from mibp_cert.studies.reproduce.paper import IRIS2, TWO_MOONS, Cost
 from mibp_cert.threats import LInf, Removed, Threat
@@ -141,7 +142,8 @@ def test_c_is_chosen_on_validation_rows_not_beyond_what_is_proven_nor_where_it_c
         return Found(model.C)
 
     monkeypatch.setattr(minimum, "certify_fit", fitted)
-    monkeypatch.setattr(minimum, "clean_accuracies", lambda network, data, threat, model: [clean[model.C]])
+    monkeypatch.setattr(choose, "certify_fit", fitted)
+    monkeypatch.setattr(choose, "clean_figures", lambda network, data, threat, model: [clean[model.C]])
     monkeypatch.setattr(minimum, "GRID", tuple(clean))
     found = minimum.best_fit(minimum.Fit("logistic", 0), two_moons(0), LInf(0.1), 0, quick=False)
     assert found is not None
@@ -158,7 +160,8 @@ def test_where_no_start_is_proven_nothing_is_certified_and_the_others_go_on(
             raise Diverged("too much")
         return certify(split, *args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(minimum, "certify_fit", once)
+    for room in (minimum, choose):
+        monkeypatch.setattr(room, "certify_fit", once)
     options = Options(seeds=2, engines=(), quick=True, runs=tmp_path, model="logistic", features=0)
     (record,) = run_table(SMALL, options, lambda text: None)
     alone = run_table(SMALL, replace(options, seeds=1), lambda text: None)[0]
@@ -171,7 +174,7 @@ def test_where_no_start_is_proven_nothing_is_certified_and_the_others_go_on(
 @pytest.mark.parametrize("threat", [LInf(0.01), Removed(1)])
 def test_the_clean_accuracy_of_a_fit_is_the_one_its_certificate_reports(threat: Threat) -> None:
     data, model = two_moons(1), Fitted(C=1.0)
-    (clean,) = clean_accuracies(model.network(data.train), data, threat, model)
+    (clean,) = clean_figures(model.network(data.train), data, threat, model)
     assert clean == certify_fit(data, threat, model, attacked=False).validation[0]
 
 

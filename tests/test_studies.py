@@ -18,6 +18,7 @@ from mibp_cert import cli
 from mibp_cert.cli.asked import Asked
 from mibp_cert.config import defaults, job_of, merged
 from mibp_cert.errors import Diverged, UserError
+from mibp_cert.studies.choose import choose_C
 from mibp_cert.studies.parts import threats_in
 from mibp_cert.studies.recipe import decide
 from test_fitted_flags import BESIDE, OTHER
@@ -113,9 +114,8 @@ def test_a_run_of_so_many_steps_is_kept_and_read_again(tmp_path: Path) -> None:
 
 def test_all_studies_train_what_certify_trains(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of tolerance and compare, and the second one of blame, have the steps and the bits of the run of certify."""
-    job = job_of(
-        merged({}, {"data": {"source": CLASSES[0], "target": "ill"}, "threat": {"missing": ["all"], "eps": "age=6"}})
-    )
+    said = {"data": {"source": CLASSES[0], "target": "ill"}, "threat": {"missing": ["all"], "eps": "age=6"}}
+    job = job_of(merged({}, {**said, "model": {"kind": "network"}}))
     run = job.run("relational")
     assert run.select.by_validation
     assert run.steps < run.request.plan.total
@@ -151,6 +151,22 @@ def test_all_studies_train_what_certify_trains(here: Path, monkeypatch: pytest.M
     for one in alike:
         assert np.array_equal(one.bounds.lower, run.bounds.lower)
         assert np.array_equal(one.theta, run.theta)
+
+
+def test_all_studies_fit_the_c_that_certify_chooses(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[float] = []
+
+    def noted(*asked: Any, real: Any = choose_C, **options: Any) -> Any:
+        found = real(*asked, grid=(0.01, 0.1), **options)
+        chosen.append(found.C)
+        return found
+
+    monkeypatch.setattr("mibp_cert.config.choose_C", noted)
+    for command in ("certify", "tolerance", "compare", "blame"):
+        fast = ("--precision", "0.9", "--most", "1") if command == "tolerance" else ()
+        invoke(command, *CLASSES, *fast)
+    assert len(chosen) == 4
+    assert len(set(chosen)) == 1
 
 
 def test_the_steps_are_chosen_where_nothing_is_wrong_if_the_bounds_diverge() -> None:

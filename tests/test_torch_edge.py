@@ -26,6 +26,11 @@ def test_without_torch_the_sentence_names_the_extra(monkeypatch: pytest.MonkeyPa
         mc.from_torch(object())
 
 
+def test_what_is_no_run_is_refused_before_torch_is_looked_for() -> None:
+    with pytest.raises(UserError, match="to_torch takes a run or an estimator that is fitted, got Dataset"):
+        mc.to_torch(mc.two_moons(0).train)
+
+
 def test_a_torch_module_starts_the_training_and_comes_back(torch: Any) -> None:
     nn = torch.nn
     torch.manual_seed(3)
@@ -73,6 +78,26 @@ def test_the_estimator_starts_from_a_torch_module(torch: Any) -> None:
     model.fit(np.array(data.x), np.array(data.y))
     weights = np.concatenate([p.detach().double().numpy().ravel() for p in module.parameters()])
     assert np.array_equal(model.run_.start, weights)
+
+
+def test_a_fitted_estimator_comes_back_as_a_torch_module(torch: Any) -> None:
+    data = mc.two_moons(0)
+    X, y = np.array(data.train.x), np.array(data.train.y)
+    for model in (
+        mc.CertifiedClassifier(hidden=(3,), threat=mc.LInf(0.001), epochs=1, scaling="none"),
+        mc.CertifiedLogisticRegression(threat=mc.LInf(0.001)),
+    ):
+        with pytest.raises(
+            UserError, match=r"to_torch takes a run or an estimator that is fitted, got .*; fit it first"
+        ):
+            mc.to_torch(model)
+        run = model.fit(X, y).run_
+        module, same = mc.to_torch(model), mc.to_torch(run)
+        inputs = torch.from_numpy(np.array(data.test.x))
+        assert torch.equal(module(inputs), same(inputs))
+        scores = module(inputs).detach().numpy()
+        found = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
+        assert np.array_equal(found, model.predict_nominal(data.test.x))
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_abstaining_cannot_be_mistaken_for_a_class() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 2))
     y = np.where(X[:, 0] > 0, 1, -1)
-    model = mc.CertifiedClassifier(hidden=(), threat=mc.LInf(0.1), loss="cross-entropy", epochs=5).fit(X, y)
+    model = mc.CertifiedClassifier(hidden=(), threat=mc.LInf(0.1), epochs=5, select="last").fit(X, y)
     with pytest.warns(UserWarning, match=r"−2 stands for abstaining.*abstain_label="):
         answers = model.predict(X)
     assert model.abstain_label_ == -2
@@ -118,9 +118,7 @@ def test_abstaining_cannot_be_mistaken_for_a_class() -> None:
     found = model.certify(X, attack=False)
     assert set(found.loc[~found["certified"], "class"]) == {"abstain"}
     assert set(found.loc[found["certified"], "class"]) <= {-1, 1}
-    named = mc.CertifiedClassifier(hidden=(), threat=mc.LInf(0.1), loss="cross-entropy", epochs=5, abstain_label=0).fit(
-        X, y
-    )
+    named = mc.CertifiedClassifier(hidden=(), threat=mc.LInf(0.1), epochs=5, select="last", abstain_label=0).fit(X, y)
     assert set(named.predict(X).tolist()) <= {-1, 0, 1}  # chosen by the user: no warning
 
 
@@ -143,7 +141,9 @@ def test_threats_that_read_labels_or_name_rows_still_say_so() -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.normal(size=30)})
     y = np.where(table["a"] > 0, "yes", "no")
-    model = mc.CertifiedClassifier(hidden=(), threat=mc.LInf(0.01).where(mc.label_is("yes")), epochs=1).fit(table, y)
+    model = mc.CertifiedClassifier(
+        hidden=(), threat=mc.LInf(0.01).where(mc.label_is("yes")), epochs=1, select="last"
+    ).fit(table, y)
     with pytest.raises(UserError, match="labels"):
         model.predict(table, threat=mc.LInf(0.1).where(~(mc.label_is("yes") & (mc.column("a") > 0))))
     for named in (

@@ -9,77 +9,110 @@ True
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Predictions, Ranges, Selection
-from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
-from mibp_cert.doors import certify_fit, certify_training
-from mibp_cert.engines import Box, RelationalSettings, SolverSettings
-from mibp_cert.engines.relational import RelationalSet
-from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
-from mibp_cert.fitted import Explanation, Fitted, FrozenLayers, RandomFeatures
-from mibp_cert.nets import Network, Training
-from mibp_cert.nets.layers import AvgPool2d, Conv2d, Cosine, Flatten, LeakyReLU, Linear, ReLU, Sigmoid, Softplus, Tanh
-from mibp_cert.questions.collective import Flips, collective
-from mibp_cert.questions.explain import explain
-from mibp_cert.questions.properties import Verdict, fair, holds, monotone
-from mibp_cert.store import load_run, resume_run
-from mibp_cert.studies.blame import Blame, blame
-from mibp_cert.studies.compare import compare
-from mibp_cert.studies.parts import LossByPart, loss_by_part
-from mibp_cert.studies.tolerance import Family, Tolerance, tolerance
-from mibp_cert.threats import (
-    L1,
-    L2,
-    Added,
-    AnyCategory,
-    Budget,
-    Confusable,
-    Exchanged,
-    LabelFlips,
-    LInf,
-    Missing,
-    Monotone,
-    Nothing,
-    Removed,
-    Rounded,
-    Rules,
-    Shift,
-    TargetNoise,
-    Threat,
-    column,
-    in_words,
-    label_is,
-    threat_from_json,
-)
-from mibp_cert.torch import features_from_torch, from_torch, to_torch
-
 if TYPE_CHECKING:
-    from mibp_cert.estimator import (
-        CertifiedClassifier,
-        CertifiedLogisticRegression,
-        CertifiedRegressor,
-        CertifiedRidge,
+    from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Predictions, Ranges, Selection
+    from mibp_cert.certify.columns import ColumnRecord, column_records
+    from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
+    from mibp_cert.doors import certify_fit, certify_training
+    from mibp_cert.engines import Box, RelationalSettings, SolverSettings
+    from mibp_cert.engines.relational import RelationalSet
+    from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
+    from mibp_cert.estimator import CertifiedClassifier, CertifiedLogisticRegression, CertifiedRegressor, CertifiedRidge
+    from mibp_cert.fitted import Explanation, Fitted, FrozenLayers, RandomFeatures
+    from mibp_cert.nets import Network, Training
+    from mibp_cert.nets.layers import (
+        AvgPool2d,
+        Conv2d,
+        Cosine,
+        Flatten,
+        LeakyReLU,
+        Linear,
+        ReLU,
+        Sigmoid,
+        Softplus,
+        Tanh,
     )
+    from mibp_cert.questions.collective import Flips, collective
+    from mibp_cert.questions.explain import explain
+    from mibp_cert.questions.properties import Verdict, fair, holds, monotone
     from mibp_cert.report.html import html_report
+    from mibp_cert.store import load_run, resume_run
     from mibp_cert.store.verify import AuditSettings, verify
+    from mibp_cert.studies.blame import Blame, blame
+    from mibp_cert.studies.compare import compare
+    from mibp_cert.studies.parts import LossByPart, loss_by_part
+    from mibp_cert.studies.tolerance import Family, Tolerance, tolerance
+    from mibp_cert.threats import (
+        L1,
+        L2,
+        Added,
+        AnyCategory,
+        Budget,
+        Confusable,
+        Exchanged,
+        LabelFlips,
+        LInf,
+        Missing,
+        Monotone,
+        Nothing,
+        Removed,
+        Rounded,
+        Rules,
+        Shift,
+        TargetNoise,
+        Threat,
+        column,
+        in_words,
+        label_is,
+        threat_from_json,
+    )
+    from mibp_cert.torch import features_from_torch, from_torch, to_torch
 
-_LATER = {
-    "AuditSettings": "store.verify",
-    "CertifiedClassifier": "estimator",
-    "CertifiedLogisticRegression": "estimator",
-    "CertifiedRegressor": "estimator",
-    "CertifiedRidge": "estimator",
-    "html_report": "report.html",
-    "verify": "store.verify",
+_HOMES = {
+    "certify": "AttackSettings Callbacks CertifiedRun Predictions Ranges Selection",
+    "certify.columns": "ColumnRecord column_records",
+    "data": "Column Dataset Recipe Split two_moons",
+    "doors": "certify_fit certify_training",
+    "engines": "Box RelationalSettings SolverSettings",
+    "engines.relational": "RelationalSet",
+    "errors": "Diverged MibpCertError SolverUnavailable SoundnessError UserError",
+    "estimator": "CertifiedClassifier CertifiedLogisticRegression CertifiedRegressor CertifiedRidge",
+    "fitted": "Explanation Fitted FrozenLayers RandomFeatures",
+    "nets": "Network Training",
+    "nets.layers": "AvgPool2d Conv2d Cosine Flatten LeakyReLU Linear ReLU Sigmoid Softplus Tanh",
+    "questions.collective": "Flips collective",
+    "questions.explain": "explain",
+    "questions.properties": "Verdict fair holds monotone",
+    "report.html": "html_report",
+    "store": "load_run resume_run",
+    "store.verify": "AuditSettings verify",
+    "studies.blame": "Blame blame",
+    "studies.compare": "compare",
+    "studies.parts": "LossByPart loss_by_part",
+    "studies.tolerance": "Family Tolerance tolerance",
+    "threats": "Added AnyCategory Budget Confusable Exchanged L1 L2 LInf LabelFlips Missing Monotone Nothing "
+    "Removed Rounded Rules Shift TargetNoise Threat column in_words label_is threat_from_json",
+    "torch": "features_from_torch from_torch to_torch",
 }
-"""Names whose modules are loaded when they are first used: scikit-learn and matplotlib take seconds to import."""
+"""Where public names live. A module is loaded when its first name is used: with all that they need, that takes a second."""
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+if not TYPE_CHECKING:  # a type checker knows the names from the imports above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME_OF:
+            globals()[name] = found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+            return found
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(f"mibp_cert.{_LATER[name]}"), name)
-    raise AttributeError(f"module 'mibp_cert' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [
@@ -100,6 +133,7 @@ __all__ = [
     "CertifiedRidge",
     "CertifiedRun",
     "Column",
+    "ColumnRecord",
     "Confusable",
     "Conv2d",
     "Cosine",
@@ -152,6 +186,7 @@ __all__ = [
     "certify_training",
     "collective",
     "column",
+    "column_records",
     "compare",
     "explain",
     "fair",

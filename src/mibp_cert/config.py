@@ -10,17 +10,17 @@ import inspect
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
-from mibp_cert.certify.loop import clean_accuracies
 from mibp_cert.certify.request import check_memory
-from mibp_cert.data import NAMES, Split, Task, load
-from mibp_cert.data.table import Reading, missing_columns, notes, read_table, split_table
+from mibp_cert.data import NAMES, Dataset, Split, Task, load
+from mibp_cert.data.reading import Reading, read_file
+from mibp_cert.data.table import missing_columns, notes, split_table
 from mibp_cert.doors import certify_fit, certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings, engine_named
 from mibp_cert.errors import UserError
@@ -28,14 +28,22 @@ from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, FitMibpEngine, Fitted,
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
 from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.properties import Questions
+from mibp_cert.studies.choose import Choice, choose_C
 from mibp_cert.threats import Catalogued, nearest
-from mibp_cert.threats.short import threat_of
+from mibp_cert.threats.short import column_names, named_columns, threat_of
 
 Config = dict[str, dict[str, Any]]
 Settings = TypeVar("Settings")
 
-CLOSE = 0.05
-"""How far below the best clean accuracy an epoch may be to be chosen."""
+ALL = "all"
+"""The batch size that is as many rows as there are."""
+WHOLE_BATCH = 2000
+"""Rows up to which tables of one's own are trained on in one batch."""
+OWN_CLASSES = Training(epochs=20, learning_rate=0.2, loss="cross-entropy")
+OWN_NUMBERS = Training(epochs=50, learning_rate=0.1, loss="squared-error")
+"""How a network is trained on tables of one's own, without a hidden layer; the estimators have the same defaults."""
+AUTO = "auto"
+"""The `C` that validation rows prefer (`studies.choose`)."""
 NETWORK = "network"
 """The model that is trained in steps; all others are fitted."""
 OF_ALL = ("data", "threat", "test_threat", "model", "attack", "questions")
@@ -87,9 +95,15 @@ SECTIONS: dict[str, dict[str, tuple[str, Any]]] = {
     },
     "threat": {},
     "test_threat": {},
-    "model": {"kind": ("str", NETWORK), **_keys(Fitted, "loss", "features"), **_OF_FEATURES},
+    "model": {"kind": _TEXT, **_keys(Fitted, "loss", "features"), "C": ("float | str", None), **_OF_FEATURES},
     "network": {"hidden": _SIZES, "activation": ("str", "relu"), "conv": _SIZES, "logits": _WHOLE},
-    "training": {**_keys(Training), "loss": _TEXT, "learning_rate": _NUMBER, "epochs": _WHOLE},
+    "training": {
+        **_keys(Training),
+        "batch_size": ("int | str", None),
+        "loss": _TEXT,
+        "learning_rate": _NUMBER,
+        "epochs": _WHOLE,
+    },
     "run": {"engine": ("str", "relational"), "prediction": _TEXT, "unroll": ("int", 1)},
     "select": {**_keys(Selection), "rule": _TEXT},
     "solver": _keys(SolverSettings),
@@ -147,8 +161,11 @@ def flag_of(key: str) -> str:
 def _check_model(config: Config, named: Mapping[str, str]) -> None:
     """Refuse what says nothing about the model asked for; `named`: every key that was given, as the user wrote it."""
     kind, engine = config["model"]["kind"], config["run"]["engine"]
-    if kind != NETWORK and kind not in MODELS:
+    if kind not in (None, NETWORK, *MODELS):
         raise UserError(f"There is no model called {kind!r}; {nearest(kind, [NETWORK, *MODELS])}")
+    if kind is None and (config["data"]["source"] in NAMES or not all(_of_fits(key, engine) for key in named)):
+        # The paper's for its data sets; and who speaks of steps means a training in steps.
+        kind = config["model"]["kind"] = NETWORK
     for key, name in named.items():
         section = key.partition(".")[0]
         if key.startswith("model.feature_") and kind != NETWORK and config["model"]["features"] is None:
@@ -157,20 +174,27 @@ def _check_model(config: Config, named: Mapping[str, str]) -> None:
             )
         if kind == NETWORK and section == "model" and key != "model.kind":
             raise UserError(
-                f"{name} belongs to models that are fitted to their minimum: choose --model logistic or ridge."
-            )
-        asked = engine == FitMibpEngine.name and key in (f"solver.{entry}" for entry in OF_FIT_PROGRAMS)
-        known = (section in OF_ALL or key in OF_FITTED or asked) and key not in NOT_OF_FITTED
-        if kind != NETWORK and not known:
-            raise UserError(
-                f"{name} belongs to networks that are trained in steps; the model '{kind}' is fitted to its minimum: leave it "
-                "out."
+                f"{name} belongs to models that are fitted to their minimum: choose --model logistic or ridge, without what is "
+                "about steps."
             )
         if kind != NETWORK and key == "run.engine" and engine not in FITTED:
             raise UserError(
                 f"{name} {engine} is for networks that are trained in steps; fitted models have {', '.join(FITTED)}: leave it "
                 "out."
             )
+        if kind != NETWORK and not _of_fits(key, engine):
+            raise UserError(
+                f"{name} belongs to networks that are trained in steps; the model '{kind}' is fitted to its minimum: leave it "
+                "out."
+            )
+
+
+def _of_fits(key: str, engine: str) -> bool:
+    """Do fitted models know this key?"""
+    asked = engine == FitMibpEngine.name and key in (f"solver.{entry}" for entry in OF_FIT_PROGRAMS)
+    other = key == "run.engine" and engine not in FITTED
+    known = key.partition(".")[0] in OF_ALL or key in OF_FITTED or asked
+    return known and not other and key not in NOT_OF_FITTED
 
 
 def _check_section(section: str, values: Any) -> None:
@@ -220,6 +244,20 @@ class Job:
     questions: Questions | None
     """None: nothing beyond the class is asked."""
     notes: tuple[str, ...]
+    choice: Choice | None = None
+    """How `C` was chosen, if it was."""
+    open: bool = False
+    """Is `C` still to be chosen?"""
+
+    def settled(self, hear: Callable[[float], None] = lambda c: None) -> Job:
+        """With the `C` that validation rows prefer, where it was left open."""
+        if not self.open:
+            return self
+        assert isinstance(self.training, Fitted)
+        told = {name: value for name, value in self.options.items() if name == "solver"}
+        found = choose_C(self.data, self.threat, self.training, hear=hear, **told)
+        config = {**self.config, "model": {**self.config["model"], "C": found.C}}
+        return replace(self, config=config, training=replace(self.training, C=found.C), choice=found, open=False)
 
     @property
     def select(self) -> Selection:
@@ -254,7 +292,9 @@ def job_of(config: Config) -> Job:
         model = _fitted(config, data)
         kept, engine = _of_fitted(config, model) | {"threat": threat.to_json()}, _fit_engine(config)
         options["solver"] = _typed(SolverSettings, config["solver"])
-        return Job(kept, model.network(data.train), data, threat, model, (engine,), options, questions, tuple(said))
+        open_ = config["model"]["C"] == AUTO
+        made = model.network(data.train)
+        return Job(kept, made, data, threat, model, (engine,), options, questions, tuple(said), open=open_)
     if threat.changes_rows():
         raise UserError(
             f"A network is trained in batches of fixed rows: {threat.changes_rows()} (--{threat.changes_rows().lower()}) belongs "
@@ -271,18 +311,6 @@ def job_of(config: Config) -> Job:
     engines = tuple(name.strip() for name in config["run"]["engine"].split(","))
     for engine in engines:
         check_memory(network, data.train, threat, training.batch_size, engine_named(engine))  # before any training
-    own, select = config["data"]["source"] not in NAMES, config["select"]
-    if own and select["rule"] == "best-validation" and select["least_accuracy"] <= 0:
-        # A model that is easy to certify may be one that has learnt nothing: epochs whose clean accuracy is too far below the
-        # best are left out, unless the user said how good is good enough.
-        found = clean_accuracies(network, data, threat, training)
-        per_epoch = len(found) // training.epochs
-        best = max(found[per_epoch - 1 :: per_epoch])
-        select["least_accuracy"] = max(0.0, best - CLOSE)
-        said.append(
-            f"Ordinary training is right for {100 * best:.1f} % of the validation rows at best; the epoch with the most "
-            f"certificates is chosen among those with at least {100 * select['least_accuracy']:.1f} % (least_accuracy)."
-        )
     effective = {**config, "threat": threat.to_json(), "model": {"kind": NETWORK}}
     return Job(effective, network, data, threat, training, engines, options, questions, tuple(said))
 
@@ -303,17 +331,19 @@ def _of_fitted(config: Config, model: Fitted) -> Config:
     found["attack"] = {key: value for key, value in config["attack"].items() if f"attack.{key}" not in NOT_OF_FITTED}
     if model.features is None:
         found["model"] = {key: value for key, value in config["model"].items() if not key.startswith("feature")}
+    found["model"]["kind"] = model.name
     return found
 
 
 def _fitted(config: Config, data: Split) -> Fitted:
     """The fitted model that the configuration describes."""
-    kind, said = config["model"]["kind"], config["model"]
+    said, numbers = config["model"], data.train.task is Task.NUMBERS
+    kind = said["kind"] or next(name for name, loss in MODELS.items() if (loss in REGRESSIONS) == numbers)
     like = {f.name: said[f"feature_{f.name}"] for f in fields(RandomFeatures) if f.name != "count"}
     features = None if said["features"] is None else RandomFeatures(said["features"], **like)
-    model = _typed(Fitted, {**said, "loss": MODELS[kind], "features": features})
-    wanted, numbers = model.loss in REGRESSIONS, data.train.task is Task.NUMBERS
-    if wanted != numbers:
+    c = 1.0 if said["C"] == AUTO else _number(float, "C", said["C"], AUTO)
+    model = _typed(Fitted, {**said, "C": c, "loss": MODELS[kind], "features": features})
+    if (model.loss in REGRESSIONS) != numbers:
         fitting = [name for name, loss in MODELS.items() if (loss in REGRESSIONS) == numbers]
         has, needs = ("numbers", "classes") if numbers else ("classes", "numbers")
         raise UserError(f"--model {kind} predicts {needs}, but the target has {has}; choose {' or '.join(fitting)}.")
@@ -324,28 +354,52 @@ def _with_usual(config: Config, data: Split) -> Config:
     """Settings that nobody chose: the paper's for its data sets, and for a table of one's own those that certify most: a model
     without hidden layer, cross-entropy, and as many epochs as validation rows find best."""
     own, classes = config["data"]["source"] not in NAMES, data.train.task is Task.CLASSES
-    loss = ("cross-entropy" if own else "hinge") if classes else "squared-error"
+    paper = Training(loss="hinge" if classes else "squared-error")
+    training = (OWN_CLASSES if classes else OWN_NUMBERS) if own else paper
     images = not own and data.name == IMAGES
     usual: dict[str, dict[str, Any]] = {
         "training": {
-            "loss": loss,
-            "learning_rate": 0.2 if own and classes else 0.1,
-            "epochs": 20 if own else 10,
-            "batch_size": effective_batch_size(len(data.train), None),
+            "loss": training.loss,
+            "learning_rate": training.learning_rate,
+            "epochs": training.epochs,
+            "batch_size": usual_batch(len(data.train)) if own else effective_batch_size(len(data.train), None),
         },
-        "select": {"rule": "best-validation" if own and classes else "last"},
+        "select": {"rule": "best-validation" if own else "last"},
+        "model": {"C": AUTO if own else 1.0},
         "network": {"hidden": "none" if own or images else "20", "conv": "8,4,4" if images else None},
     }
+    rows = config["training"]["batch_size"]
+    if rows is not None:
+        rows = len(data.train) if rows == ALL else _number(int, "batch_size", rows, ALL)
+        config = {**config, "training": {**config["training"], "batch_size": rows}}
     filled = {
         section: {key: usual.get(section, {}).get(key) if value is None else value for key, value in values.items()}
         for section, values in config.items()
     }
     if filled["network"]["logits"] is None:
-        one = own and len(data.train.classes) == 2 and filled["training"]["loss"] == "cross-entropy"
-        filled["network"]["logits"] = 1 if one else data.train.one_hot.shape[1]
+        usual_of = usual_logits(data.train, str(filled["training"]["loss"])) if own else data.train.one_hot.shape[1]
+        filled["network"]["logits"] = usual_of
     if not own and "kind" not in filled["threat"]:
         filled["threat"] = {"eps": 0.01, **filled["threat"]}
     return filled
+
+
+def _number(kind: Callable[[Any], Any], key: str, value: Any, word: str) -> Any:
+    """A number that may have been given as text; `word`: what may stand in its place."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise UserError(f"{key} is a number, or {word}; got {value!r}.") from None
+
+
+def usual_logits(train: Dataset, loss: str) -> int:
+    """One for each class; two classes and cross-entropy have one for both."""
+    return 1 if len(train.classes) == 2 and loss == "cross-entropy" else train.one_hot.shape[1]
+
+
+def usual_batch(rows: int) -> int:
+    """All rows, as long as they are few enough for bounds that remember each of them."""
+    return rows if rows <= WHOLE_BATCH else effective_batch_size(rows, None)
 
 
 def network_of(
@@ -409,10 +463,11 @@ def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> t
         )
     if section["target"] is None:
         raise UserError("Name the column that is to be predicted: --target COLUMN.")
+    doubted = () if "kind" in threat else column_names("missing", threat.get("missing"))
     reading = _typed(Reading, {**section, "missing": tuple(section["na"])})
-    frame = read_table(source, reading)
-    test = None if section["test_file"] is None else read_table(section["test_file"], reading)
-    doubted = () if "kind" in threat else threat.get("missing", ())
+    table = read_file(source, reading, spoken=() if "kind" in threat else named_columns(threat))
+    frame = table.frame
+    test = None if section["test_file"] is None else read_file(section["test_file"], reading, table).frame
     open_ = {name: count for name, count in missing_columns(frame).items() if name not in doubted}
     exist = set(doubted) <= set(frame.columns)  # a column that does not exist is refused by `threat_of`
     if open_ and exist and "kind" not in threat and "all" not in doubted:
@@ -421,4 +476,5 @@ def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> t
             f"Values are missing in {listed}: say that they may be anything valid with --missing {next(iter(open_))} (or "
             "--missing all), or leave the columns out with --drop."
         )
-    return split_table(frame, reading, seed, source.stem, test), notes(frame, reading)
+    said = [*table.notes, *notes(frame, reading)]
+    return split_table(frame, reading, seed, source.stem, test, table.origin), said

@@ -96,6 +96,7 @@ def certify_fit(
     test_threat: Threat | None = None,
     attack_settings: AttackSettings | None = None,
     attacked: bool = True,
+    thorough: bool = True,
     callbacks: Callbacks | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
@@ -104,7 +105,8 @@ def certify_fit(
 
     No seed, batch or number of steps is part of the certificate; scaling, features, `C` and weights are fixed. What the closed
     form (`engine="dual"`) leaves open, linear programs and cases may decide (`"lp"`), or on small tables a solver (`"mibp"`,
-    with `solver` saying which). `sample_weight`: how much each training row counts, a number ≥ 0. `run_dir`, `resume`: as for
+    with `solver` saying which). `sample_weight`: how much each training row counts, a number ≥ 0. `thorough=False` gives up soon
+    where there is much doubt: `Diverged` is raised where plain bounds prove no start. `run_dir`, `resume`: as for
     `certify_training`.
 
     >>> from mibp_cert import LInf, two_moons
@@ -122,7 +124,7 @@ def certify_fit(
         threat,
         model,
         engine,
-        EngineSettings(solver or SolverSettings()),
+        EngineSettings(solver or SolverSettings(), thorough=thorough),
         engine,
         Selection(),
         model.start(split.train),

@@ -6,7 +6,7 @@ Nothing else in the package uses this, and PyTorch itself is imported only when 
 from __future__ import annotations
 
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,11 +116,25 @@ def _read(parts: list[Any], shape: Shape | None, *, frozen: bool) -> tuple[Netwo
     return Network(tuple(layers), takes), np.concatenate(tensors)
 
 
-def to_torch(run: CertifiedRun) -> Any:
-    """The clean model (trained on the data as handed in) as an `nn.Sequential` in float64.
+class Estimator(Protocol):
+    """What was fitted, with the run behind it."""
 
-    It takes encoded features, as `run.data` holds them; images as (rows, channels, height, width).
+    run_: CertifiedRun
+
+
+def to_torch(run: CertifiedRun | Estimator) -> Any:
+    """The clean model (trained on the data as handed in) of a run or a fitted estimator, as an `nn.Sequential` in float64.
+
+    It takes encoded features, as `run.data` holds them and `estimator.recipe_.apply(table)[0]` makes them; images as (rows,
+    channels, height, width).
     """
+    if not isinstance(run, CertifiedRun):
+        found = getattr(run, "run_", None)
+        if not isinstance(found, CertifiedRun):
+            raise UserError(
+                f"to_torch takes a run or an estimator that is fitted, got {type(run).__name__}; fit it first."
+            )
+        run = found
     run.check_reached()
     torch = _torch()
     nn, made = torch.nn, []

@@ -10,10 +10,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from mibp_cert.certify.attack import attack, check_certificates
-from mibp_cert.certify.predict import Answers, abstain, nominal_classes, predict, predict_ranges, unknown_ranges
+from mibp_cert.certify.choice import Judge, Rank
+from mibp_cert.certify.predict import (
+    Answers,
+    abstain,
+    nominal_classes,
+    nominal_outputs,
+    predict,
+    predict_ranges,
+    unknown_ranges,
+)
 from mibp_cert.certify.request import Request, Selection
 from mibp_cert.certify.run import CertifiedRun, EpochRecord
-from mibp_cert.data import Split, Task
+from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.engines import Box, Engine, Inputs, ParameterSet, StepReport
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import Diverged, SoundnessError
@@ -149,6 +158,7 @@ class _Loop:
         begun, start = 0, time.perf_counter()
         x, y = self.members.reference
         known = 0 if self.keeper is None else len(self.keeper.records)
+        numbers = self.request.train.task is Task.NUMBERS
         for number, (step, size) in enumerate(zip(plan.steps, plan.sizes, strict=True), start=1):
             count += size
             whole, last = count % plan.per_epoch == 0, count == plan.total
@@ -174,9 +184,11 @@ class _Loop:
             self.hear.on_step(count, plan.total)
             if record.validated:
                 reached = count
-                self.chosen = _better(self.chosen, State(bounds, trained[: self.parameters], record), select)
+                self.chosen = _better(
+                    self.chosen, State(bounds, trained[: self.parameters], record), select, self.request.data
+                )
             if whole:
-                self.history.append(_epoch(count // plan.per_epoch, record, self.reports[begun:]))
+                self.history.append(_epoch(count // plan.per_epoch, record, self.reports[begun:], numbers=numbers))
                 self.hear.on_epoch(self.history[-1])
                 begun, start = len(self.reports), time.perf_counter()
         return reached
@@ -206,15 +218,19 @@ class _Loop:
         return StepRecord(count, report, elapsed, gone, *checked, may_stop, float(radius.mean()), float(radius.max()))
 
     def _validate(self, bounds: ParameterSet, theta: Array) -> tuple[float | None, float | None]:
-        """Clean and certified accuracy on the validation data."""
-        validation, network = self.request.data.validation, self.request.network
-        if validation is None or validation.task is not Task.CLASSES:
+        """Clean and certified accuracy on the validation data; of numbers, mean absolute errors in the user's units."""
+        validation, network, train = self.request.data.validation, self.request.network, self.request.train
+        if validation is None:
             return None, None
-        nominal = float(np.mean(nominal_classes(network, theta, validation.x) == validation.y))
         if isinstance(self.request.training, Fitted):
             self.hear.on_stage("bounding validation predictions")
-        answer = predict(network, bounds, Inputs(validation.x), self.engine.validating())
-        return nominal, answer.certified_accuracy(validation.y)
+        inputs, engine = Inputs(validation.x), self.engine.validating()
+        clean = _clean_figure(network, theta, train, validation)
+        if validation.targets is None:
+            return clean, predict(network, bounds, inputs, engine).certified_accuracy(validation.y)
+        ranges = predict_ranges(network, bounds, inputs, engine).in_units(train.target)
+        worst = float(ranges.certified_error(train.in_units(validation.targets)).mean())
+        return clean, worst if np.isfinite(worst) else None
 
     def _place(self, steps: int) -> int:
         """Number of the graph that ends with this training step."""
@@ -273,25 +289,24 @@ def _has_diverged(state: ParameterSet, theta: Array) -> bool:
     return bool(unusable or state.radius.max() > DIVERGED * max(1.0, float(np.abs(theta).max())))
 
 
-def _better(before: State | None, now: State, select: Selection) -> State:
-    """The state to keep: the last one, or the first with the best validation among those that meet the conditions.
+def _better(before: State | None, now: State, select: Selection, data: Split) -> State:
+    """The state to keep: the last one, or the one that the rule prefers on validation rows (`certify.choice`)."""
+    if before is None or not select.by_validation:
+        return now
+    judge = Judge.of(data, select.least_accuracy)
 
-    A run that never reaches the clean accuracy asked for is judged by its steps alone.
-    """
+    def rank(record: StepRecord) -> Rank:
+        return judge.rank(record.nominal, record.certified, enough=record.steps >= select.least_steps)
 
-    def rank(record: StepRecord) -> tuple[bool, bool, float]:
-        enough = record.steps >= select.least_steps
-        return enough and (record.nominal or 0.0) >= select.least_accuracy, enough, record.certified or 0.0
-
-    return now if before is None or not select.by_validation or rank(now.record) > rank(before.record) else before
+    return now if rank(now.record) > rank(before.record) else before
 
 
 def _sums(reports: list[StepReport], *names: str) -> dict[str, int]:
     return {name: sum(getattr(report, name) for report in reports) for name in names}
 
 
-def _epoch(number: int, record: StepRecord, reports: list[StepReport]) -> EpochRecord:
-    """What is told of an epoch that ended with this step; `reports`: of all its steps."""
+def _epoch(number: int, record: StepRecord, reports: list[StepReport], *, numbers: bool) -> EpochRecord:
+    """What is told of an epoch that ended with this step; `reports`: of all its steps; `numbers`: of a regression."""
     gaps = [report.gap.max() for report in reports if report.gap.size]
     return EpochRecord(
         epoch=number,
@@ -300,6 +315,7 @@ def _epoch(number: int, record: StepRecord, reports: list[StepReport]) -> EpochR
         radius_max=record.radius_max,
         validation_nominal=record.nominal,
         validation_certified=record.certified,
+        numbers=numbers,
         gap_max=float(max(gaps)) if gaps else None,
         **_sums(reports, "programs", "nodes", "fallbacks", "unstable_gates", "unstable_relus"),
     )
@@ -319,9 +335,17 @@ def clean_models(network: Network, data: Split, threat: Threat, training: Traini
         yield theta[: network.layout.size]
 
 
-def clean_accuracies(network: Network, data: Split, threat: Threat, training: Training | Fitted) -> list[float]:
-    """Their accuracies on the validation rows."""
-    rows = data.validation
-    assert rows is not None
-    models = clean_models(network, data, threat, training)
-    return [float(np.mean(nominal_classes(network, theta, rows.x) == rows.y)) for theta in models]
+def clean_figures(network: Network, data: Split, threat: Threat, training: Training | Fitted) -> list[float]:
+    """Their accuracies on the validation rows; of numbers, mean absolute errors in the user's units."""
+    assert data.validation is not None
+    return [
+        _clean_figure(network, theta, data.train, data.validation)
+        for theta in clean_models(network, data, threat, training)
+    ]
+
+
+def _clean_figure(network: Network, theta: Array, train: Dataset, rows: Dataset) -> float:
+    if rows.targets is None:
+        return float(np.mean(nominal_classes(network, theta, rows.x) == rows.y))
+    outputs, targets = train.in_units(nominal_outputs(network, theta, rows.x)), train.in_units(rows.targets)
+    return float(np.abs(outputs - targets).mean())

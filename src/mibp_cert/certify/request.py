@@ -28,7 +28,7 @@ from mibp_cert.certify.plain import (
     training_of,
     weights_sha256,
 )
-from mibp_cert.data import Dataset, Split, Task
+from mibp_cert.data import Dataset, Origin, Split, Task
 from mibp_cert.engines import (
     Engine,
     EngineSettings,
@@ -54,13 +54,13 @@ _ELSEWHERE = ("jobs", "parallel")
 
 @dataclass(frozen=True)
 class Selection:
-    """Which epoch the certificate is about: the last one, or the one with the highest certified accuracy on validation data,
-    among those with at least `least_steps` steps and a clean validation accuracy of at least `least_accuracy`; `per_step`: any
-    step may be chosen, not only the last one of an epoch."""
+    """Which epoch the certificate is about: the last one, or the one with the best certified figure on validation data among
+    those that beat the baseline there (`certify.choice`), or have a clean accuracy of at least `least_accuracy`, where one is
+    given; `least_steps`: after at least so many steps; `per_step`: any step may be chosen, not only the last one of an epoch."""
 
     rule: str = "last"
     least_steps: int = 0
-    least_accuracy: float = 0.0
+    least_accuracy: float | None = None
     per_step: bool = False
 
     def __post_init__(self) -> None:
@@ -108,8 +108,8 @@ class Request:
         self._check_rows()
         made.check_settings(self.settings)
         predictor.check_settings(replace(self.settings, unroll=1))
-        if self.select.by_validation and (self.data.validation is None or train.task is not Task.CLASSES):
-            raise UserError("Choosing the epoch on validation data needs data with classes and a validation part.")
+        if self.select.by_validation and self.data.validation is None:
+            raise UserError("Choosing the epoch on validation data needs data with a validation part.")
         if self.start.shape != (self.network.layout.size,) or not np.isfinite(self.start).all():
             raise UserError(f"The initial parameters must be {self.network.layout.size} finite numbers.")
         self.training.check(self.network, train)
@@ -228,6 +228,7 @@ class Request:
             "solver": {k: finite(v) for k, v in asdict(solver).items() if k not in _ELSEWHERE},
             "relational": asdict(self.settings.relational),
             "unroll": self.settings.unroll,
+            **({} if self.settings.thorough else {"thorough": False}),
             "select": asdict(self.select),
             "prediction": self.prediction,
             "test_threat": None if self.test_threat is None else self.test_threat.to_json(),
@@ -241,6 +242,7 @@ class Request:
                 "classes": [scalar(c) for c in train.classes],
                 "columns": [column_json(column) for column in train.columns],
                 "target": None if train.target is None else column_json(train.target),
+                **({} if self.data.origin is None else {"origin": asdict(self.data.origin)}),
                 # Said here, too, so that rows whose weights were lost are not taken for rows that count alike.
                 **(
                     {}
@@ -265,6 +267,7 @@ class Request:
             for name in ("train", "validation", "test")
             if f"{name}_x" in arrays
         }
+        origin = _origin_of(plain["data"].get("origin"))
         layers, shape = tuple(map(layer_of, plain["layers"])), plain["shape"]
         network = Network(layers, tuple(shape) if isinstance(shape, list) else shape)
         solver: dict[str, Any] = {
@@ -272,11 +275,16 @@ class Request:
         }
         return cls(
             network,
-            Split(plain["name"], **parts),
+            Split(plain["name"], parts["train"], parts.get("validation"), parts.get("test"), origin=origin),
             threat_from_json(plain["threat"]) if threat is None else threat,
             training_of(plain["training"], network, arrays["start"]),
             plain["engine"],
-            EngineSettings(SolverSettings(**solver), RelationalSettings(**plain["relational"]), plain["unroll"]),
+            EngineSettings(
+                SolverSettings(**solver),
+                RelationalSettings(**plain["relational"]),
+                plain["unroll"],
+                plain.get("thorough", True),
+            ),
             plain["prediction"],
             Selection(**plain["select"]),
             arrays["start"],
@@ -284,6 +292,11 @@ class Request:
             None if plain["attack"] is None else AttackSettings(**plain["attack"]),
             plain.get("steps"),
         )
+
+
+def _origin_of(plain: Mapping[str, Any] | None) -> Origin | None:
+    """The table that data come from, as it was written; runs of before have none."""
+    return None if plain is None else Origin(plain["target"], tuple(plain["order"]), plain["left_out"])
 
 
 def check_threat(threat: object) -> None:

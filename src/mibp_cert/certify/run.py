@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
@@ -27,6 +28,8 @@ from mibp_cert.certify.predict import (
     unknown_ranges,
 )
 from mibp_cert.certify.request import Request, Selection, check_threat
+from mibp_cert.certify.shown import run_card
+from mibp_cert.certify.worth import NumberWorth, Worth, majority
 from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.engines import Engine, Inputs, ParameterSet, SolverSettings
 from mibp_cert.engines.rounding import Array
@@ -43,7 +46,8 @@ def forwarded(path: str) -> Any:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """State of the run after an epoch; validation points are bounded as the engine does by default (`mibp`: by intervals)."""
+    """State of the run after an epoch; validation points are bounded as the engine does by default (`mibp`: by intervals). Of
+    `numbers`, validation figures are mean absolute errors, else accuracies."""
 
     epoch: int
     seconds: float
@@ -57,13 +61,16 @@ class EpochRecord:
     unstable_gates: int
     unstable_relus: int
     gap_max: float | None
+    numbers: bool = False
 
     def to_json(self) -> dict[str, Any]:
         plain = asdict(self)
         nominal, certified, gap = (plain.pop(k) for k in ("validation_nominal", "validation_certified", "gap_max"))
         solved = {k: plain.pop(k) for k in ("programs", "nodes", "fallbacks", "unstable_gates", "unstable_relus")}
-        if certified is not None:
-            plain["validation"] = {"nominal_accuracy": nominal, "certified_accuracy": certified}
+        del plain["numbers"]
+        if nominal is not None:
+            what = "error" if self.numbers else "accuracy"
+            plain["validation"] = {f"nominal_{what}": nominal, f"certified_{what}": certified}
         if self.programs:
             plain |= {**solved, "gap_max": gap if gap is not None and math.isfinite(gap) else None}
         return plain
@@ -112,6 +119,9 @@ class CertifiedRun:
             f"CertifiedRun({self.engine}, {self.network.layout.size} parameters, {where}, mean radius "
             f"{self.bounds.radius.mean():.3g}{gone})"
         )
+
+    def _repr_html_(self) -> str:
+        return run_card(self)
 
     # What was asked for -----------------------------------------------------------------------------------------------
 
@@ -175,7 +185,22 @@ class CertifiedRun:
         """Accuracy on the test points of always naming the most frequent class of the training rows."""
         if self.data.test is None or self.train.task is Task.NUMBERS:
             return None
-        return float(np.mean(self.data.test.y == np.bincount(self.train.y).argmax()))
+        return float(np.mean(self.data.test.y == majority(self.train)))
+
+    @cached_property
+    def worth(self) -> Worth | NumberWorth | None:
+        """Is the model any good? Its accuracy (or error) beside that of an answer that looks at no column; None without test
+        points."""
+        test, answers = self.data.test, self.answers
+        if test is None:
+            return None
+        if answers.test is not None and answers.nominal is not None:
+            return Worth.of(self.train, test, answers.nominal, answers.test, answers.attack)
+        errors = self.errors
+        if not errors:
+            return None
+        clean, certified = (errors[f"{name}_error"] for name in ("nominal", "certified"))
+        return NumberWorth.of(self.train, test, *(math.inf if error is None else error for error in (clean, certified)))
 
     @property
     def certified_test_accuracy(self) -> float | None:
@@ -399,7 +424,8 @@ class CertifiedRun:
         """What was found about the test points, and what the attacks reached."""
         found: dict[str, Any] = {}
         if self.data.test is not None and self.test_ranges is not None:
-            found["test"] = {"n": len(self.data.test), **self.errors}
+            worth = {} if self.worth is None else self.worth.to_json()
+            found["test"] = {"n": len(self.data.test), **self.errors, **worth}
         elif self.data.test is not None and self.test is not None:
             found["test"] = {
                 "n": len(self.data.test),
@@ -408,6 +434,7 @@ class CertifiedRun:
                 "certified_accuracy": self.certified_test_accuracy,
                 "certification_rate": self.test.certification_rate(),
                 **({} if self.attack is None else {"attacked_accuracy": self.attacked_accuracy}),
+                **({} if self.worth is None else self.worth.to_json()),
             }
         if self.attack is not None:
             found["attack"] = {

@@ -49,10 +49,11 @@ def class_table(
     run: CertifiedRun, inputs: Inputs, answer: Predictions, found: Attack | None, index: Any
 ) -> pd.DataFrame:
     """One line per row: `class` (or the word "abstain", whatever the classes are), whether it is `certified`, bounds of the
-    margin of the class at the centre, the clean model's class, the attacked one, and the `reason` for abstaining."""
+    margin of the class at the centre, the clean model's class, the one that an attack turned it into (None: no attack did), and
+    the `reason` for abstaining."""
     nominal = nominal_classes(run.network, run.theta, inputs.x)
     attacked = None if found is None else found.attacked_classes(nominal)
-    names = np.array(run.train.classes, dtype=object)
+    names = np.array([*run.train.classes, None], dtype=object)
     if found is not None and (answer.certified & (found.classes != answer.classes).any(axis=0)).any():
         raise SoundnessError("An attack contradicts a certified class: the bounds are not sound; report this.")
     return pd.DataFrame(
@@ -62,7 +63,7 @@ def class_table(
             "margin_low": answer.margin,
             "margin_high": answer.margin_high,
             "nominal_class": names[nominal],
-            **({} if attacked is None else {"attacked_class": names[attacked]}),
+            **({} if attacked is None else {"attacked_class": names[np.where(attacked == nominal, -1, attacked)]}),
             "reason": reasons(run, answer, nominal, attacked),
         },
         index=index,

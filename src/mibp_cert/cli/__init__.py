@@ -2,6 +2,8 @@
 
 The flags that several commands share are here: each stands for one key of the configuration (`config.defaults`). A flag that was
 given goes over the configuration file's value; one that was not leaves it as it is.
+
+A command imports what it works with when it is called: the help, and a mistake in a flag, should not wait for numpy.
 """
 
 from __future__ import annotations
@@ -20,14 +22,9 @@ from typer import Argument, Option
 from mibp_cert.cli import commands, studies
 from mibp_cert.cli.asked import Asked
 from mibp_cert.cli.doctor import doctor
+from mibp_cert.cli.names import NAMES, listed
 from mibp_cert.cli.reproduce import reproduce
-from mibp_cert.config import ACTIVATIONS, NETWORK, merged, read_config
-from mibp_cert.data import NAMES
-from mibp_cert.engines import DEFAULT, ENGINES, PREDICTIONS
 from mibp_cert.errors import MibpCertError, SoundnessError
-from mibp_cert.fitted import FEATURE_KINDS, FITTED, MODELS
-from mibp_cert.nets import LOSSES
-from mibp_cert.nets.plan import SCHEDULES
 
 PANELS = {
     "data": "Your data",
@@ -58,6 +55,7 @@ FLAGS = _flags(
     _flag("data.test", float, "Share of rows kept for testing (0.25).", name="test_share"),
     _flag("data.validation", float, "Share of the others for validation (0.2).", name="validation_share"),
     _flag("data.drop", list[str], "Leave this column out (repeatable)."),
+    _flag("data.keep", list[str], "Keep this column, though it only counts the rows (repeatable)."),
     _flag("data.categorical", list[str], "Take this column as categories (repeatable)."),
     _flag("data.na", list[str], "A text that stands for a missing value (repeatable)."),
     _flag("data.unlabelled", str, "Rows without target: refuse (default) or drop."),
@@ -65,6 +63,8 @@ FLAGS = _flags(
     _flag("data.scaling", str, "standard (default), range or none."),
     _flag("data.separator", str, "Between fields; default: found in the header."),
     _flag("data.encoding", str, "Of the file (utf-8)."),
+    _flag("data.decimal", str, "Before the decimals: . (default) or a comma."),
+    _flag("data.thousands", str, "Between thousands, as the comma in 1,234,567; default: nothing."),
     _flag("data.sample", int, "Use so many rows only, drawn at random."),
     _flag("data.path", Path, "File of the data set npha.", "--data", name="data_path"),
     _flag("threat.eps", str, "Numbers may be off by this: 0.1, 5%, or age=1,income=5% (data sets: 0.01)."),
@@ -80,27 +80,28 @@ FLAGS = _flags(
     _flag(
         "network.hidden", str, "Hidden layer sizes, 20 or 5,5; none: a linear model, the default for files (else 20)."
     ),
-    _flag("network.activation", str, f"Between layers: {', '.join(ACTIVATIONS)}."),
+    _flag("network.activation", str, f"Between layers: {listed('config:ACTIVATIONS')}."),
     _flag("network.conv", str, "Images: filters,kernel,stride of a convolution first (8,4,4)."),
     _flag("network.logits", int, "1 for a one-logit loss; default one per class."),
-    _flag("training.loss", str, f"{', '.join(LOSSES)}; files: cross-entropy, else hinge."),
+    _flag("training.loss", str, f"{listed('nets:LOSSES')}; files: cross-entropy, else hinge."),
     _flag("training.epochs", int, "Number of epochs (10; files 20)."),
     _flag("select.rule", str, "last epoch, or best-validation (default for files).", name="select"),
     _flag("training.learning_rate", float, "Step size of SGD (0.1; files 0.2).", "--learning-rate", "--lr"),
-    _flag("training.schedule", str, f"Rate by epoch: {', '.join(SCHEDULES)}."),
+    _flag("training.schedule", str, f"Rate by epoch: {listed('nets.plan:SCHEDULES')}."),
     _flag("training.momentum", float, "From 0 to below 1."),
     _flag("training.weight_decay", float, "0 or more."),
     _flag("training.clip", float, "Clip each entry of the mean gradient to ± this."),
-    _flag("training.batch_size", int, "Rows per step; default 100, or all."),
+    _flag("training.batch_size", str, "Rows per step, or all (100; files: all, up to 2000)."),
     _flag("training.batch_mode", str, "shuffle, or subsample (fresh rows per step)."),
     _flag("training.init", str, "Initial weights: torch or fullcert."),
     _flag("training.seed", int, "Seed of data, initial weights and batches (0)."),
     _flag(
         "run.engine",
         str,
-        f"{', '.join(ENGINES)} (default {DEFAULT}); or several: a,b. Fitted models: {', '.join(FITTED)}.",
+        f"{listed('engines:ENGINES')} (default {listed('engines:DEFAULT')}); or several: a,b. "
+        f"Fitted models: {listed('fitted:FITTED')}.",
     ),
-    _flag("run.prediction", str, f"{', '.join(PREDICTIONS)}; default by engine.", name="predict"),
+    _flag("run.prediction", str, f"{listed('engines:PREDICTIONS')}; default by engine.", name="predict"),
     _flag("run.unroll", int, "Steps kept in one program before relaxing to a box."),
     _flag("relational.symbols", int, "Symbol budget of the relational engine."),
     _flag("relational.search", int, "Slopes tried in each direction per relational step (3)."),
@@ -117,15 +118,21 @@ MODEL = _flags(
     _flag(
         "model.kind",
         str,
-        f"{NETWORK} (default), or fitted to its minimum: {', '.join(MODELS)}.",
+        f"Fitted to its minimum: {listed('fitted:MODELS')} (files: logistic or ridge); or {listed('config:NETWORK')}, trained in "
+        "steps.",
         "--model",
         name="model",
     ),
-    _flag("model.C", float, "Fitted models: 1 / penalty, as scikit-learn has it (1).", "--C"),
+    _flag(
+        "model.C",
+        str,
+        "Fitted models: 1 / penalty, as scikit-learn has it (1; files: auto, by validation rows).",
+        "--C",
+    ),
     _flag("model.multi", str, "Fitted models of three or more classes: softmax (usual), or one-versus-rest."),
     _flag("model.features", int, "Fitted models: so many random features of the columns, frozen, in front of it."),
     _flag("model.feature_scale", float, "Deviation of their weights (1)."),
-    _flag("model.feature_kind", str, f"{' or '.join(FEATURE_KINDS)} ({next(iter(FEATURE_KINDS))})."),
+    _flag("model.feature_kind", str, f"{listed('fitted:FEATURE_KINDS', ' or ')} ({NAMES['fitted:FEATURE_KINDS'][0]})."),
     _flag("model.feature_seed", int, "Seed that they are drawn from (0)."),
 )
 """Flags of the commands that know fitted models."""
@@ -136,7 +143,7 @@ QUESTIONS = _flags(
     _flag("questions.falling", list[str], "Does it only fall with this column? (repeatable)"),
     _flag("questions.collective", bool, "How many predictions can flip at once?", "--collective"),
 )
-SOURCE = f"A CSV file with a header, or a data set: {', '.join(NAMES)}."
+SOURCE = f"A table with a header (CSV, TSV, .csv.gz, .xlsx, .parquet), or a data set: {listed('data:NAMES')}."
 FIRST = {
     "source": Annotated[str | None, Argument(help=SOURCE, show_default=False)],
     "config_path": _flag("data.", Path, "A TOML file with any option; flags go over it.", "--config")[1][1],
@@ -146,12 +153,15 @@ FIRST = {
 def shared(command: Callable[..., None], flags: Mapping[str, Flag] = FLAGS) -> Callable[..., None]:
     """Give a command, whose first parameter is the configuration, the argument `source`, `--config` and the flags."""
     kind = inspect.Parameter.KEYWORD_ONLY
-    _, *rest = inspect.signature(command, eval_str=True).parameters.values()
+    # `Config` is for the type checker: the module that has it loads all others.
+    _, *rest = inspect.signature(command, eval_str=True, locals={"Config": None}).parameters.values()
     own = [parameter.replace(kind=kind) for parameter in rest]
     added = FIRST | {name: annotation for name, (_, annotation) in flags.items()}
     parameters = [*(inspect.Parameter(n, kind, default=None, annotation=a) for n, a in added.items()), *own]
 
     def called(**values: Any) -> None:
+        from mibp_cert.config import merged, read_config
+
         said: dict[str, dict[str, Any]] = {"data": {"source": values["source"]}}
         for name, (key, _) in flags.items():
             (section, _, entry), value = key.partition("."), values[name]

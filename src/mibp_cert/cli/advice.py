@@ -13,14 +13,13 @@ from rich.console import Console
 
 from mibp_cert.certify import CertifiedRun
 from mibp_cert.cli.asked import Asked
-from mibp_cert.config import NETWORK, OF_ALL, OF_FITTED, Job
+from mibp_cert.config import OF_ALL, OF_FITTED, Job
 from mibp_cert.data import NAMES, Task
 from mibp_cert.engines import DEFAULT, engine_named
-from mibp_cert.fitted import MODELS, REGRESSIONS
+from mibp_cert.fitted import Fitted
 from mibp_cert.studies.blame import Blame
 from mibp_cert.studies.parts import threats_in
 from mibp_cert.studies.tolerance import Tolerance
-from mibp_cert.threats import Catalogued
 
 ENOUGH = 0.9
 """Share of the test points from which on nothing more is advised."""
@@ -65,11 +64,17 @@ def after_certify(asked: Asked, job: Job, run: CertifiedRun, *, split: bool) -> 
     yield from _ways(asked, job, run.engine, blame=run.reached)
 
 
-def after_divergence(asked: Asked, enough: float | None) -> Next:
+def after_divergence(asked: Asked, job: Job, enough: float | None) -> Next:
     """Where the bounds came to nothing; `enough`: a `C` that would do, if one is known."""
-    if asked["model"]["kind"] == NETWORK:
-        return Next("how much doubt they survive", asked.command("tolerance", {"run.engine": None}))
-    return Next("a smaller C", _smaller_c(asked) if enough is None else asked.command("certify", {"model.C": enough}))
+    if enough is not None:
+        return Next("a smaller C", asked.command("certify", {"model.C": enough}))
+    for way in _tolerance(asked, job, "how much doubt they survive"):
+        return way
+    if isinstance(job.training, Fitted):
+        return Next("a smaller C", _smaller_c(asked, job.training))
+    return Next(
+        "smaller steps", asked.command("certify", {"training.learning_rate": job.training.learning_rate / FEWER})
+    )
 
 
 def after_tolerance(asked: Asked, job: Job, found: Tolerance, own: Mapping[str, Any]) -> Iterator[Next]:
@@ -92,7 +97,7 @@ def after_tolerance(asked: Asked, job: Job, found: Tolerance, own: Mapping[str, 
 def after_blame(asked: Asked, job: Job | None, found: Blame, top: int) -> Iterator[Next]:
     """Where nothing is uncertain, or re-checking changes nothing; without a `job`, a run directory was asked about."""
     if not found.points and job is not None:
-        yield from _tolerance(asked, job.threat, "how much more doubt the certificates survive")
+        yield from _tolerance(asked, job, "how much more doubt the certificates survive")
     elif not found.points:
         yield Next("the whole run as a page", asked.command("report"))
     elif found.after is not None and found.before is not None and not found.widths and found.after <= found.before:
@@ -107,47 +112,47 @@ def after_compare(asked: Asked, job: Job, lines: pd.DataFrame) -> Iterator[Next]
     numbers = job.data.train.task is Task.NUMBERS
     good = (lines["certified"] <= WORSE * lines["clean"]) if numbers else (lines["rate"] >= 100 * ENOUGH)
     if not good.any():
-        engine = DEFAULT if asked["model"]["kind"] == NETWORK else job.engines[0]
+        engine = job.engines[0] if isinstance(job.training, Fitted) else DEFAULT
         yield from _ways(asked, job, engine, blame=not lines["diverged"].any())
 
 
 def _ways(asked: Asked, job: Job, engine: str, *, tolerance: bool = True, blame: bool = True) -> Iterator[Next]:
     """What lets more be certified, quickest first; `tolerance`, `blame`: whether these studies have something to say."""
-    network, numbers = asked["model"]["kind"] == NETWORK, job.data.train.task is Task.NUMBERS
-    if network:
+    fitted = job.training if isinstance(job.training, Fitted) else None
+    if fitted is None:
         if engine != DEFAULT:
             yield Next("tighter bounds", asked.command("certify", {"run.engine": DEFAULT, "run.prediction": None}))
-        if job.select.rule == "last" and job.data.validation is not None and not numbers:
+        if job.select.rule == "last" and job.data.validation is not None:
             yield Next("the best epoch", asked.command("certify", {"select.rule": "best-validation"}))
-        if (fit := _fit(asked, numbers=numbers)) is not None:
-            yield fit
-    elif isinstance(asked["model"]["C"], int | float):
-        yield Next("a smaller C, whose model depends less on each row", _smaller_c(asked))
+        yield from _fit(asked)
+    elif job.choice is None:
+        yield Next("a smaller C, whose model depends less on each row", _smaller_c(asked, fitted))
     if tolerance:
-        yield from _tolerance(asked, job.threat, "how much doubt the certificates survive")
-    if blame and (not network or engine_named(engine).keeps_symbols):
-        yield Next("which rows to check again", asked.command("blame", {"run.engine": None} if network else {}))
+        yield from _tolerance(asked, job, "how much doubt the certificates survive")
+    if blame and (fitted is not None or engine_named(engine).keeps_symbols):
+        yield Next("which rows to check again", asked.command("blame", _one_engine(asked)))
 
 
-def _smaller_c(asked: Asked) -> str:
-    return asked.command("certify", {"model.C": float(f"{asked['model']['C'] / FEWER:.3g}")})
+def _smaller_c(asked: Asked, model: Fitted) -> str:
+    return asked.command("certify", {"model.C": float(f"{model.C / FEWER:.3g}")})
 
 
-def _fit(asked: Asked, *, numbers: bool) -> Next | None:
+def _fit(asked: Asked) -> Iterator[Next]:
     """The same question to a model at its minimum, where the table is the user's own and no file speaks of steps."""
-    if asked.file is not None or asked["data"]["source"] in NAMES:
-        return None
-    kind = next(name for name, loss in MODELS.items() if (loss in REGRESSIONS) == numbers)
-    of_steps = {key: None for key in asked.said if key.partition(".")[0] not in OF_ALL and key not in OF_FITTED}
-    return Next(
-        "a model at its minimum", asked.command("certify", {**of_steps, "run.engine": None, "model.kind": kind})
-    )
+    if asked.file is None and asked["data"]["source"] not in NAMES:
+        of_steps = {key: None for key in asked.said if key.partition(".")[0] not in OF_ALL and key not in OF_FITTED}
+        changes = {**of_steps, "run.engine": None, "model.kind": None}
+        yield Next("a model at its minimum", asked.command("certify", changes))
 
 
-def _tolerance(asked: Asked, threat: Catalogued, words: str) -> Iterator[Next]:
+def _tolerance(asked: Asked, job: Job, words: str) -> Iterator[Next]:
     """Where there is an amount that can be varied, or labels that may be wrong."""
-    one = {"run.engine": None} if "," in str(asked["run"]["engine"]) else {}
-    if threat.has_amounts():
-        yield Next(words, asked.command("tolerance", one))
+    if job.threat.has_amounts():
+        yield Next(words, asked.command("tolerance", _one_engine(asked)))
     elif asked.file is None and "threat.flips" in asked.said:
-        yield Next(words, asked.command("tolerance", {**one, "threat.flips": None}, vary="flips"))
+        yield Next(words, asked.command("tolerance", {**_one_engine(asked), "threat.flips": None}, vary="flips"))
+
+
+def _one_engine(asked: Asked) -> dict[str, Any]:
+    """The usual engine where several were named; said, since it is an engine of steps."""
+    return {"run.engine": DEFAULT} if "," in str(asked["run"]["engine"]) else {}

@@ -7,22 +7,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mibp_cert.config import Config, flag_of
-
 PROGRAM = "mibp-cert"
 CERTIFY = "certify"
 """The command that knows every flag."""
 OF_CERTIFY = ("questions",)
 """Sections that the other commands have no flags for."""
+Sections = dict[str, dict[str, Any]]
 Changes = Mapping[str, Any]
 """Keys of the configuration with other values; None: leave it out."""
 
 
-class Asked(Config):
+class Asked(Sections):
     """A merged configuration that remembers what was said beside its file, key by key, and the file."""
 
     def __init__(
-        self, config: Config, said: Mapping[str, Mapping[str, Any]] | None = None, file: Path | None = None
+        self, config: Sections, said: Mapping[str, Mapping[str, Any]] | None = None, file: Path | None = None
     ) -> None:
         super().__init__(config)
         self.file = file
@@ -35,6 +34,8 @@ class Asked(Config):
         >>> asked.command("certify", {"threat.eps": "age=0.5", "attack.enabled": False}, parts=True)
         "mibp-cert certify 'my data.csv' --target ill --eps age=0.5 --no-attack --parts"
         """
+        from mibp_cert.config import flag_of
+
         said = {**self.said, **(changes or {})}
         source = said.pop("data.source", None)
         words = [PROGRAM, name, *([] if source is None else [str(source)])]

@@ -7,27 +7,20 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from typer import Argument, Exit, Option
 
-from mibp_cert.certify import CertifiedRun
-from mibp_cert.cli.advice import (
-    after_certify,
-    after_divergence,
-    is_enough,
-    tell,
-)
 from mibp_cert.cli.asked import Asked
-from mibp_cert.config import Job, job_of, plain_config
 from mibp_cert.errors import Diverged, MibpCertError, UserError
-from mibp_cert.fitted import Fitted
-from mibp_cert.questions.properties import Questions, describe
-from mibp_cert.report.progress import progress_bars, show_training
-from mibp_cert.report.terminal import epochs_table, side_by_side, summary
-from mibp_cert.store import load_run, resume_run
-from mibp_cert.studies.parts import LossByPart, loss_by_part, threats_in
+
+if TYPE_CHECKING:
+    from mibp_cert.certify import CertifiedRun
+    from mibp_cert.config import Job
+    from mibp_cert.questions.properties import Questions
+    from mibp_cert.studies.choose import Choice
+    from mibp_cert.studies.parts import LossByPart
 
 
 def _file(help_: str, *names: str) -> Any:
@@ -61,17 +54,29 @@ def certify(
     quiet: Quiet = False,
 ) -> None:
     """Train with proven bounds on every parameter and certify the test points."""
+    from mibp_cert.certify.columns import column_records
+    from mibp_cert.cli.advice import after_certify, tell
+    from mibp_cert.config import job_of, plain_config
+    from mibp_cert.fitted import Fitted
+    from mibp_cert.report.progress import progress_bars, show_training
+    from mibp_cert.report.terminal import columns_text, side_by_side
+
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
     console, job, runs = new_console(quiet), job_of(config), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
     check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
+    if job.data.origin is not None:
+        console.print("How the columns were read, and what may be wrong with them in the training rows:")
+        console.print(columns_text(column_records(job.data, job.threat)), highlight=False)
     for note in job.notes:
         console.print(note, highlight=False)
+    with advised(config, job):
+        job = settled(job, console)
     for name in job.engines:
         folder, began = _beside(run_dir, name, job), time.perf_counter()
         with (
-            advised(config),
+            advised(config, job),
             interruptible(f"nothing was written for the engine '{name}'.", folder),
             progress_bars(quiet) as progress,
         ):
@@ -81,7 +86,7 @@ def certify(
             write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
         loss = _loss(run, parts, time.perf_counter() - began, quiet)
-        show(console, run, job.config, files[name], job.questions, loss)
+        show(console, run, job.config, files[name], job.questions, job.choice, loss)
         tell(console, after_certify(config, job, run, split=loss is not None))
         console.print()
     if len(runs) > 1:
@@ -99,6 +104,9 @@ def certify(
 
 def resume(run_dir: RunDir, report: Report = None, json_path: JsonPath = None, quiet: Quiet = False) -> None:
     """Go on with an interrupted run where it stopped; the bounds come out the same to the last bit."""
+    from mibp_cert.report.progress import progress_bars, show_training
+    from mibp_cert.store import resume_run
+
     with interruptible(folder=run_dir), progress_bars(quiet) as progress:
         run = resume_run(run_dir, callbacks=show_training(progress, "resumed"))
     show(new_console(quiet), run, stored_config(run_dir), (json_path, report))
@@ -110,6 +118,8 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write the report of a finished run as one HTML page."""
+    from mibp_cert.store import load_run
+
     path = out or run_dir / "report.html"
     run = load_run(run_dir)
     check_writable(path)
@@ -141,6 +151,9 @@ def verify(
 
 def _loss(run: CertifiedRun, wanted: bool | None, seconds: float, quiet: bool) -> LossByPart | None:
     """What is lost to each part of the threat, where it was asked for, or where much is lost and it takes no time."""
+    from mibp_cert.cli.advice import is_enough
+    from mibp_cert.studies.parts import loss_by_part, threats_in
+
     quick = seconds * max(1, len(threats_in(run.threat))) <= QUICK
     asked = quick and not is_enough(run) if wanted is None else wanted
     if not asked or run.data.test is None or not run.reached:
@@ -173,12 +186,14 @@ def interruptible(kept: str = "nothing was written.", folder: Path | None = None
 
 
 @contextmanager
-def advised(config: Asked) -> Iterator[None]:
+def advised(config: Asked, job: Job) -> Iterator[None]:
     """Where the bounds come to nothing, say what to try."""
+    from mibp_cert.cli.advice import after_divergence
+
     try:
         yield
     except Diverged as error:
-        way = after_divergence(config, error.enough)
+        way = after_divergence(config, job, error.enough)
         raise Diverged(f"{error} Next, {way.words}: {way.command}") from None
 
 
@@ -221,18 +236,47 @@ def stored_config(folder: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def settled(job: Job, console: Console) -> Job:
+    """The job with its `C` chosen, where it was left open; the frontier is printed."""
+    from mibp_cert.report.progress import lines
+    from mibp_cert.report.terminal import choice_table
+
+    if not job.open:
+        return job
+    said = lines(Console(stderr=True, quiet=console.quiet))
+    with interruptible(), Console(stderr=True, quiet=console.quiet).status("choosing C") as status:
+
+        def hear(c: float) -> None:
+            status.update(f"choosing C on validation rows: {c:g}")
+            said.heard("choosing C", f"{c:g}", None)
+
+        job = job.settled(hear)
+    assert job.choice is not None
+    console.print(choice_table(job.choice), soft_wrap=False)
+    return job
+
+
 def show(
     console: Console,
     run: CertifiedRun,
     config: Any,
     files: Sequence[Path | None],
     questions: Questions | None = None,
+    choice: Choice | None = None,
     loss: LossByPart | None = None,
 ) -> None:
     """Print what came out, and write the result and the report into these two files where they are wanted."""
+    from mibp_cert.certify.columns import column_records
+    from mibp_cert.config import plain_config
+    from mibp_cert.questions.properties import describe
+    from mibp_cert.report.terminal import epochs_table, summary, worth_table
+
     json_path, page = files
     if run.fitted is None:
         console.print(epochs_table(run), soft_wrap=False)
+    table = worth_table(run)
+    if table is not None:
+        console.print(table, soft_wrap=False)
     console.print(summary(run))
     for sentence in () if loss is None else loss.sentences:
         console.print(sentence, highlight=False)
@@ -241,9 +285,9 @@ def show(
     for sentence in sentences:
         console.print(sentence, highlight=False)
     if json_path is not None:
-        plain = (
-            run.to_json() | ({} if loss is None else loss.to_json()) | ({"postconditions": answers} if answers else {})
-        )
+        columns = [record.to_json() for record in column_records(run.data, run.request.members)]
+        plain = run.to_json() | {"columns": columns} | ({"postconditions": answers} if answers else {})
+        plain |= ({} if choice is None else {"choice": choice.to_json()}) | ({} if loss is None else loss.to_json())
         write_json(json_path, plain | ({} if config is None else {"configuration": plain_config(config)}))
         console.print(f"Written to {json_path}")
     if page is not None:

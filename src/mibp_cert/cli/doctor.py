@@ -7,19 +7,10 @@ import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
 
-import numpy as np
 import typer
 from rich.console import Console
 
-from mibp_cert.certify import AttackSettings
-from mibp_cert.certify.request import free_memory
-from mibp_cert.data import two_moons
-from mibp_cert.doors import certify_training
-from mibp_cert.engines import ENGINES, SolverSettings
 from mibp_cert.errors import MibpCertError
-from mibp_cert.nets import Network, Training
-from mibp_cert.solvers import SOLVERS
-from mibp_cert.threats import LInf
 
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "joblib", "python-flint", "pyscipopt", "highspy")
 EXTRAS = ("gurobipy", "torch", "distributed", "ray", "ucimlrepo")
@@ -29,6 +20,9 @@ def doctor(
     check: bool = typer.Option(True, help="Also train a small model with every engine and solver (about ten seconds)."),
 ) -> None:
     """Show versions, solvers and cores, and check in ten seconds that everything works; status 1 if it does not."""
+    from mibp_cert.certify.request import free_memory
+    from mibp_cert.solvers import SOLVERS
+
     console = Console(highlight=False)
     console.print(f"mibp-cert {version('mibp-cert')}, Python {platform.python_version()}, {platform.system()}")
     cores, free = os.cpu_count(), free_memory()
@@ -52,6 +46,15 @@ def doctor(
 
 def _self_check(console: Console, solvers: list[str]) -> bool:
     """Train a tiny model with every engine; bounds must nest, and the attack must stay inside."""
+    import numpy as np
+
+    from mibp_cert.certify import AttackSettings
+    from mibp_cert.data import two_moons
+    from mibp_cert.doors import certify_training
+    from mibp_cert.engines import ENGINES, SolverSettings
+    from mibp_cert.nets import Network, Training
+    from mibp_cert.threats import LInf
+
     start, data = time.perf_counter(), two_moons(0)
     network, training = Network.mlp([2, 2, 2]), Training(epochs=2, batch_size=10)
     small = type(data)(data.name, data.train.take(np.arange(10)), data.validation, data.tested.take(np.arange(20)))

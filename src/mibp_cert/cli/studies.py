@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from rich.console import Console
 from typer import Option
 
-from mibp_cert.cli.advice import after_blame, after_compare, after_tolerance, tell
 from mibp_cert.cli.asked import Asked
 from mibp_cert.cli.commands import (
     JsonPath,
@@ -20,18 +18,25 @@ from mibp_cert.cli.commands import (
     check_writable,
     interruptible,
     new_console,
+    settled,
     stored_config,
     write_json,
     write_report,
 )
-from mibp_cert.config import NETWORK, Config, Job, job_of, merged, threat_of
-from mibp_cert.engines import COMPARED, DEFAULT, engine_named
-from mibp_cert.errors import UserError
-from mibp_cert.fitted import Fitted
-from mibp_cert.report.progress import lines, progress_bars, show_sweep, show_training
-from mibp_cert.store import load_run
+from mibp_cert.errors import Diverged, UserError
 
-OWN = {"vary": "amount", "share": 0.9, "within": None, "point": None, "start": None, "most": np.inf, "precision": 0.05}
+if TYPE_CHECKING:
+    from mibp_cert.config import Config, Job
+
+OWN = {
+    "vary": "amount",
+    "share": 0.9,
+    "within": None,
+    "point": None,
+    "start": None,
+    "most": float("inf"),
+    "precision": 0.05,
+}
 """Flags of `tolerance` alone, and what they usually are."""
 
 
@@ -48,12 +53,15 @@ def tolerance(
     ] = None,
     point: Annotated[list[int] | None, Option(help="Also for this test point (repeatable).")] = None,
     start: Annotated[float | None, Option(help="First value tried.")] = None,
-    most: Annotated[float, Option(help="Largest value tried.")] = np.inf,
+    most: Annotated[float, Option(help="Largest value tried.")] = float("inf"),
     precision: Annotated[float, Option(help="Relative precision of the answer.")] = 0.05,
     json_path: JsonPath = None,
     quiet: Quiet = False,
 ) -> None:
     """How wrong may the data be? The largest doubt that certificates survive, and the smallest that an attack used."""
+    from mibp_cert.cli.advice import after_tolerance, tell
+    from mibp_cert.config import job_of
+    from mibp_cert.report.progress import lines
     from mibp_cert.studies import tolerance as study
 
     check_writable(json_path)
@@ -67,9 +75,18 @@ def tolerance(
         start = 0.01 if vary == "amount" and section.get("eps") == 1.0 else 1.0
     job = job_of(config)
     (engine,), threat = job.engines, job.threat.to_json()
+    whole = job.threat
     family = study.Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
     asked: dict[str, Any] = {"share": share, "points": point, "start": start, "most": most, "precision": precision}
-    asked |= {"within": within, "select": job.select, "given": job.threat if named else None}
+    study.check(job.data, family, share=share, points=point or [], within=within, start=start)
+    given = job.threat if named else family(min(start, most))
+    with advised(config, job):
+        try:
+            job = settled(replace(job, threat=given), console)
+        except Diverged:  # no C is chosen for so much doubt: the one for none
+            job = settled(replace(job, threat=family(0.0)), console)
+    job = replace(job, threat=whole)
+    asked |= {"within": within, "select": job.select, "given": given}
     with interruptible(), console.status("bisection") as status:
         said = lines(Console(stderr=True, quiet=quiet))
 
@@ -111,7 +128,14 @@ def blame(
     quiet: Quiet = False,
 ) -> None:
     """Which training rows carry the uncertainty, and what re-checking them would be worth; also of a finished run directory."""
+    from mibp_cert.cli.advice import after_blame, tell
+    from mibp_cert.config import NETWORK, job_of, merged
+    from mibp_cert.engines import engine_named
+    from mibp_cert.fitted import Fitted
+    from mibp_cert.report.progress import progress_bars, show_training
+    from mibp_cert.store import load_run
     from mibp_cert.studies.blame import blame as ask
+    from mibp_cert.studies.blame import check_points
 
     console, job = new_console(quiet), None
     engine = _check_one_engine(config)
@@ -126,7 +150,10 @@ def blame(
     else:
         job = job_of(config)
         (engine,) = job.engines
-        with advised(config), interruptible(), progress_bars(quiet) as progress:
+        check_points(point or [], len(job.data.tested))
+        with advised(config, job):
+            job = settled(job, console)
+        with advised(config, job), interruptible(), progress_bars(quiet) as progress:
             hear = show_training(progress, engine, fit=isinstance(job.training, Fitted))
             run, effective = job.run(engine, hear), job.config
     with console.status("second run"):
@@ -153,6 +180,11 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Engines (--engine a,b) or amounts (--eps-values) side by side on the same data and seed."""
+    from mibp_cert.cli.advice import after_compare, tell
+    from mibp_cert.config import job_of, threat_of
+    from mibp_cert.engines import COMPARED, DEFAULT
+    from mibp_cert.fitted import Fitted
+    from mibp_cert.report.progress import progress_bars, show_sweep
     from mibp_cert.studies.compare import compare as ask
     from mibp_cert.studies.compare import in_words
 
@@ -166,6 +198,8 @@ def compare(
             )
         amounts = [value.strip() for value in values.split(",")]
         threats = {f"eps {eps}": threat_of({**section, "eps": eps}, job.data.train) for eps in amounts}
+    with advised(config, job):  # as steps: for the first one
+        job = replace(settled(replace(job, threat=next(iter(threats.values()))), console), threat=job.threat)
     fitted = isinstance(job.training, Fitted)
     engines = job.engines if config["run"]["engine"] != DEFAULT or values or fitted else COMPARED
     with interruptible(), progress_bars(quiet) as progress:
@@ -186,6 +220,8 @@ def compare(
 def _sweep(job: Job, *, one_by_one: bool = False) -> dict[str, Any]:
     """How each run of a study is made, and where. Fitted models that are made `one_by_one` have their bounds spread, others are
     spread themselves."""
+    from mibp_cert.fitted import Fitted
+
     solver = job.options["solver"]
     if isinstance(job.training, Fitted) and one_by_one:
         return {**job.options, "jobs": 1}

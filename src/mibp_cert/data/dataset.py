@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
@@ -353,8 +354,34 @@ def find_name(name: Any, names: Sequence[str]) -> int:
 def listed(names: Sequence[str], like: str) -> str:
     """The first few names, and the one that may have been meant."""
     close = get_close_matches(like, names, n=1)
-    guess = f" (did you mean {close[0]!r}?)" if close else ""
-    return ", ".join(names[:12]) + (" …" if len(names) > 12 else "") + guess
+    guess = f" (did you mean {shortened(close[0])!r}?)" if close else ""
+    return ", ".join(shortened(name) for name in names[:12]) + (" …" if len(names) > 12 else "") + guess
+
+
+def shortened(text: object, most: int = 40) -> str:
+    """A text in one line of a sentence.
+
+    >>> shortened("a very\\n long name", 10)
+    'a very lo…'
+    """
+    words = " ".join(str(text).split())
+    return words if len(words) <= most else f"{words[: most - 1]}…"
+
+
+def check_different(names: Sequence[str], what: object) -> None:
+    """Refuse columns that share a name."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise UserError(f"{what} has several columns called {', '.join(twice)}; rename them.")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a table was before it became features: its target, all of its columns in their order, and why some are left out."""
+
+    target: str
+    order: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,6 +393,8 @@ class Split:
     train: Dataset
     validation: Dataset | None = None
     test: Dataset | None = None
+    origin: Origin | None = field(default=None, kw_only=True)
+    """The table that they come from, where it was a file."""
 
     @classmethod
     def of(cls, data: Split | Dataset) -> Split:

@@ -1,7 +1,4 @@
-"""Tables: how a user's file is read and split, how numeric and categorical columns become features, and the record of it.
-
-What cannot be read for sure is refused with a sentence that names the line or the column: ragged rows, bytes in another encoding,
-columns that mix numbers and text, columns that look like identifiers, rows without a target.
+"""Tables: how they are split, how numeric and categorical columns become features, and the record of it.
 
 A numeric value `v` becomes the feature `(v − shift) / scale`; a categorical one becomes a one-hot group, one feature per
 category. The recipe is fitted on trusted knowledge of the columns (or the training table) and is then fixed: scaler, vocabulary
@@ -10,27 +7,20 @@ and ranges are part of what the certificate is about. Threats speak of columns a
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mibp_cert.data.dataset import Column, Dataset, Split, checked_scale, find_name, listed
+from mibp_cert.data.dataset import Column, Dataset, Origin, Split, check_different, checked_scale, find_name
+from mibp_cert.data.kinds import check_text, finite_numbers
+from mibp_cert.data.reading import LEAST_ROWS, Reading
 from mibp_cert.errors import UserError
 
 SCALINGS = ("standard", "range", "none")
-IDENTIFIER = 50
-"""A column with more different texts than this, and more than a third as many as rows, looks like an identifier or a date."""
-SEPARATORS = ",;\t|"
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""Texts that stand for a missing value."""
-LEAST_ROWS = 10
 CLASSES = 20
 """A numeric target with more different values than this is a number to predict, not a class."""
 
@@ -91,12 +81,12 @@ class Recipe:
             if column.categorical:
                 x[np.arange(len(frame)), [column.start + column.number(value) for value in filled]] = 1.0
             else:
-                x[:, column.start] = column.to_feature(_finite_numbers(column.name, filled))
+                x[:, column.start] = column.to_feature(finite_numbers(column.name, filled))
         return x, missing
 
 
 def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | None, scaling: str, start: int) -> Column:
-    known = _finite_numbers(name, values.dropna().tolist())
+    known = finite_numbers(name, values.dropna().tolist())
     if not len(known):
         raise UserError(f"The column '{name}' holds no value at all; drop it.")
     least, most = float(known.min()), float(known.max())
@@ -135,13 +125,6 @@ def _categorical(name: str, values: pd.Series[Any], given: Sequence[Any] | None,
     return Column(name, start, start + len(vocabulary), tuple(vocabulary), fill=fill)
 
 
-def _check_different(names: Sequence[str], what: object) -> None:
-    """Refuse columns that share a name."""
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UserError(f"{what} has several columns called {', '.join(twice)}; rename them.")
-
-
 def _check_columns(what: str, found: Iterable[str], other: str, known: Iterable[str]) -> None:
     """Refuse columns that are not the ones known."""
     found, known = list(found), list(known)
@@ -159,7 +142,7 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     if not frame.size:
         raise UserError(f"The table is empty: it has {frame.shape[0]} rows and {frame.shape[1]} columns.")
     frame = frame.rename(columns=str)
-    _check_different(list(frame.columns), "The table")
+    check_different(list(frame.columns), "The table")
     return frame
 
 
@@ -170,91 +153,36 @@ def _is_categorical(name: str, values: pd.Series[Any]) -> bool:
     if pd.api.types.is_datetime64_any_dtype(values) or pd.api.types.is_timedelta64_dtype(values):
         raise UserError(f"The column '{name}' holds dates: leave it out, or turn it into numbers, such as days.")
     if not isinstance(values.dtype, pd.CategoricalDtype):
-        _check_categories(name, values.dropna())
+        check_text(name, values.dropna())
     return True
 
 
-def _check_categories(name: str, known: pd.Series[Any]) -> None:
-    """Nearly as many different values as rows: a name, a number of a file, a date; no categories."""
-    if known.nunique() > IDENTIFIER and 3 * known.nunique() > len(known):
-        raise UserError(
-            f"The column '{name}' has {known.nunique()} different values in {len(known)} rows: it looks like an identifier or a "
-            f"date. Leave it out (--drop {name}), or name it among the categorical ones (--categorical {name})."
-        )
-
-
-def _finite_numbers(name: str, values: Sequence[Any] | pd.Series[Any]) -> NDArray[np.float64]:
-    """The values of a numeric column."""
-    try:
-        numbers = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise UserError(
-            f"The column '{name}' holds values that are not numbers; name it among the categorical ones."
-        ) from None
-    if not np.isfinite(numbers).all():
-        raise UserError(f"The column '{name}' holds infinite values; correct or drop those rows.")
-    return numbers
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a file is to be read, and which rows are for what."""
-
-    target: str
-    test: float = 0.25
-    """Share of the rows kept for testing; of the others, `validation` is the share kept for choosing the epoch."""
-    validation: float = 0.2
-    drop: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    """Further texts that stand for a missing value."""
-    unlabelled: str = "refuse"
-    """Rows without a target: `"refuse"` the file, or `"drop"` them."""
-    regression: bool | None = None
-    """Whether the target is a number; default: it is where it has many different values that are numbers."""
-    scaling: str = "standard"
-    separator: str | None = None
-    encoding: str = "utf-8"
-    sample: int | None = None
-    """Use so many rows only, drawn at random."""
-
-
-def read_table(path: str | Path, reading: Reading) -> pd.DataFrame:
-    """The file as a table, every cell a number, a text or missing; columns to be dropped are not in it. The index holds the
-    lines of the file (a row that spans several: its last)."""
-    path = Path(path)
-    header, rows = _checked_lines(path, reading)
-    names = [name.strip() for name in header]
-    if not all(names):
-        raise UserError(f"A column of {path} has no name; the first line must name all columns.")
-    _check_different(names, path)
-    for name in (reading.target, *reading.drop, *reading.categorical):
-        if name not in names:
-            raise UserError(f"There is no column '{name}' in {path}; there are {listed(names, name)}.")
-    frame = pd.DataFrame(list(rows.values()), list(rows), names, dtype=object).drop(columns=list(reading.drop))
-    gone = {*MISSING, *reading.missing}
-    for name in frame.columns:
-        frame[name] = _typed(str(name), frame[name], gone, reading)
-    lost = frame[reading.target].isna()
-    if lost.any() and reading.unlabelled != "drop":
-        raise UserError(
-            f"{lost.sum()} of {len(frame)} rows have no value in the target column '{reading.target}' (first in line "
-            f"{frame.index[lost][0]}); fill them in, or leave those rows out with --unlabelled drop."
-        )
-    return frame[~lost]
-
-
-def split_table(frame: pd.DataFrame, reading: Reading, seed: int, name: str, test: pd.DataFrame | None = None) -> Split:
+def split_table(
+    frame: pd.DataFrame,
+    reading: Reading,
+    seed: int,
+    name: str,
+    test: pd.DataFrame | None = None,
+    origin: Origin | None = None,
+) -> Split:
     """Training, validation and test rows, drawn with the seed, each class in its share; or all rows for training and validation
     and another table for testing.
 
     Scaling and valid ranges are those of the training rows; the vocabulary of a categorical column is that of the whole file.
     """
+    if seed < 0:
+        raise UserError(f"The seed must be a whole number ≥ 0, got {seed}.")
     rng = np.random.default_rng([seed, 3])
     if reading.sample is not None and reading.sample < len(frame):
         frame = frame.iloc[np.sort(rng.choice(len(frame), reading.sample, replace=False))]
     _check_size(frame, reading, test)
     regression = is_regression(frame, reading)
+    values = frame[reading.target].unique()
+    if not regression and len(values) < 2:
+        raise UserError(
+            f"The target '{reading.target}' is {values[0]!r} in every row, and training needs at least two classes; name another "
+            "target, or add rows of another class."
+        )
     order = _stratified(frame[reading.target], regression, rng)
     tests = 0 if test is not None else max(1, round(reading.test * len(frame)))
     checks = max(1, round(reading.validation * (len(frame) - tests)))
@@ -263,20 +191,21 @@ def split_table(frame: pd.DataFrame, reading: Reading, seed: int, name: str, tes
     if test is not None:
         _check_columns("The test file", test.columns, "the training file's", frame.columns)
         tables[2] = test
-    text = [str(n) for n in frame.columns if n != reading.target and not pd.api.types.is_numeric_dtype(frame[n])]
-    chosen = {name: sorted(set(frame[name].dropna().tolist())) for name in (*text, *reading.categorical)}
+    text = [str(n) for n in frame.columns if not pd.api.types.is_numeric_dtype(frame[n])]
+    grouped = dict.fromkeys((*text, *reading.categorical))
+    chosen = {name: sorted(set(frame[name].dropna().tolist())) for name in grouped if name != reading.target}
     recipe = Recipe.fit(tables[0].drop(columns=[reading.target]), categorical=chosen, scaling=reading.scaling)
     classes = None if regression else tuple(np.unique(frame[reading.target].to_numpy()).tolist())
     made = [
         Dataset.from_frame(table, reading.target, recipe, classes, regression=regression).named(
-            [f"line {line}" for line in table.index]
+            [f"{table.index.name or 'line'} {place}" for place in table.index]
         )
         for table in tables
     ]
     if regression:
         scale = made[0].target_column()
         made = [part.with_target(scale) for part in made]
-    return Split(name, *made)
+    return Split(name, *made, origin=origin or Origin(reading.target, tuple(map(str, frame.columns))))
 
 
 def is_regression(frame: pd.DataFrame, reading: Reading) -> bool:
@@ -304,67 +233,6 @@ def notes(frame: pd.DataFrame, reading: Reading) -> list[str]:
 def missing_columns(frame: pd.DataFrame) -> dict[str, int]:
     """Columns with missing values, and how many."""
     return {str(name): int(count) for name, count in frame.isna().sum().items() if count}
-
-
-def _checked_lines(path: Path, reading: Reading) -> tuple[list[str], dict[int, list[str]]]:
-    """Header, and rows as text by the lines that they are in; every row has as many fields as the header."""
-    try:
-        with path.open(encoding=reading.encoding, newline="") as source:
-            first = source.readline().lstrip("\ufeff")
-            if not first.strip():
-                raise UserError(f"{path} is empty; the first line must name the columns.")
-            separator = reading.separator or max(SEPARATORS, key=first.count)
-            lines = csv.reader(chain([first], source), delimiter=separator, strict=True)
-            header, rows = next(lines), {}
-            for fields in lines:
-                if not fields:
-                    continue  # an empty line, such as at the end of the file
-                if len(fields) != len(header):
-                    raise UserError(
-                        f"Line {lines.line_num} of {path} has {len(fields)} fields, but the header has {len(header)} "
-                        f"(separated by {separator!r}); correct that line, or name the separator."
-                    )
-                rows[lines.line_num] = fields
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    except UnicodeError as error:  # also a mark of the byte order that is not there
-        where = ""
-        if isinstance(error, UnicodeDecodeError):
-            where = f": byte {error.object[error.start]:#x} at position {error.start}"
-        raise UserError(
-            f"{path} is not {reading.encoding} text{where}; save it as UTF-8, or name its encoding, such as --encoding latin-1."
-        ) from None
-    except LookupError:
-        raise UserError(f"There is no encoding called {reading.encoding!r}; utf-8 and latin-1 are common.") from None
-    except csv.Error as error:
-        raise UserError(f"{path} cannot be read as a table: {error}; check its quotes and separators.") from None
-    if not rows:
-        raise UserError(f"{path} has a header but no rows.")
-    return header, rows
-
-
-def _typed(name: str, values: pd.Series[Any], gone: set[str], reading: Reading) -> pd.Series[Any]:
-    """A column of text as numbers if all of its values are, else as text."""
-    text = values.str.strip()
-    text = text.where(~text.isin(gone), None)
-    known = text.dropna()
-    if name in reading.categorical:
-        return text.astype(object)
-    numbers = pd.to_numeric(known, errors="coerce")
-    odd = known[numbers.isna()]
-    if len(known) and odd.empty:
-        found = _finite_numbers(name, numbers)
-        if len(known) == len(text) and (found % 1 == 0).all() and (np.abs(found) < 2**53).all():
-            return pd.Series(found.astype(np.int64), index=text.index)
-        return pd.Series(found, index=known.index).reindex(text.index)
-    if 2 * len(odd) < len(known):
-        raise UserError(
-            f"The column '{name}' mixes numbers and text: {odd.iloc[0]!r} in line {odd.index[0]}. Correct it, call that text a "
-            f"missing value (--na {odd.iloc[0]!r}), or take all of it as categories (--categorical {name})."
-        )
-    if name != reading.target:
-        _check_categories(name, known)
-    return text.astype(object)
 
 
 def _check_size(frame: pd.DataFrame, reading: Reading, test: pd.DataFrame | None) -> None:

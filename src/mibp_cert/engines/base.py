@@ -216,6 +216,8 @@ class EngineSettings:
     relational: RelationalSettings = field(default_factory=RelationalSettings)
     unroll: int = 1
     """How many steps are put into one graph before the set is relaxed."""
+    thorough: bool = True
+    """Fitted models: whether a start that plain bounds do not prove is tried by slower ways."""
 
     def __post_init__(self) -> None:
         _check_whole("unroll", self.unroll, 1)

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from mibp_cert.certify import AttackSettings, CertifiedRun
-from mibp_cert.config import network_of
+from mibp_cert.config import OWN_CLASSES, OWN_NUMBERS, network_of, usual_batch, usual_logits
 from mibp_cert.data import Dataset, Split
 from mibp_cert.doors import Start, certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings
@@ -32,14 +32,15 @@ PASSED_ON = ("solver", "relational", "unroll", "prediction", "select", "run_dir"
 class _Trained(Certified):
     """What classifier and regressor share: the parameters of a training."""
 
-    hidden: int | Sequence[int] = (20,)
+    hidden: int | Sequence[int] = ()
     _: KW_ONLY
     threat: Threat | None = None
     engine: str = "relational"
-    loss: str = "hinge"
-    learning_rate: float = 0.1
-    epochs: int = 10
-    batch_size: int | None = 100
+    loss: str = OWN_CLASSES.loss
+    learning_rate: float = OWN_CLASSES.learning_rate
+    epochs: int = OWN_CLASSES.epochs
+    batch_size: int | None = None
+    """Rows of a step; None: all, up to 2,000."""
     random_state: int | np.random.RandomState | None = 0
     activation: str = "relu"
     logits: int | None = None
@@ -50,7 +51,7 @@ class _Trained(Certified):
     schedule: str | Sequence[float] = "constant"
     init: str = "torch"
     batch_mode: str = "shuffle"
-    select: str = "last"
+    select: str = "best-validation"
     validation_fraction: float = 0.2
     prediction: str | None = None
     unroll: int = 1
@@ -65,20 +66,23 @@ class _Trained(Certified):
     resume: bool = False
     verbose: int = 0
 
-    narrower = "hidden=() with loss='cross-entropy', fewer epochs, select='best-validation'"
+    narrower = "no hidden layer (hidden=()), fewer epochs"
 
     def _certified(self, whole: Dataset, progress: Progress) -> CertifiedRun:
         state = self.random_state
         seed = int(state if isinstance(state, int | np.integer) else check_random_state(state).randint(2**31))
-        data = self._with_validation(whole, seed) if self.select == "best-validation" else Split.of(whole)
+        # Without doubt there is nothing to choose for: all rows are trained on.
+        select = "last" if self.threat is None else self.select
+        data = self._with_validation(whole, seed) if select == "best-validation" else Split.of(whole)
         network, start = self._network(data)
         # The settings of the training are parameters here, under the same names.
         given = {setting.name: getattr(self, setting.name) for setting in fields(Training) if setting.name != "seed"}
-        if self.batch_size is not None:
-            given["batch_size"] = min(self.batch_size, len(data.train))
+        rows = len(data.train)
+        given["batch_size"] = usual_batch(rows) if self.batch_size is None else min(self.batch_size, rows)
         if not isinstance(self.schedule, str):
             given["schedule"] = tuple(self.schedule)
-        options = {name: getattr(self, name) for name in PASSED_ON} | {"theta0": start, "attacked": False}
+        options = {name: getattr(self, name) for name in PASSED_ON}
+        options |= {"theta0": start, "attacked": False, "select": select}
         asked = (network, data, self.threat, Training(seed=seed, **given), self.engine)
         return certify_training(*asked, callbacks=show_training(progress, self.engine), **options)
 
@@ -108,7 +112,7 @@ class _Trained(Certified):
                 return self.network, None
             case None:
                 hidden = (self.hidden,) if isinstance(self.hidden, int) else self.hidden
-                logits = self.logits or data.train.one_hot.shape[1]
+                logits = self.logits or usual_logits(data.train, self.loss)
                 return network_of(data, hidden, self.activation, None, logits), None
         raise UserError(f"network is a Network or from_torch(module), got {type(self.network).__name__}.")
 
@@ -153,9 +157,9 @@ class CertifiedRegressor(Numbers, _Trained):
     True
     """
 
-    loss: str = "squared-error"
-    learning_rate: float = 0.05
-    epochs: int = 50
+    loss: str = OWN_NUMBERS.loss
+    learning_rate: float = OWN_NUMBERS.learning_rate
+    epochs: int = OWN_NUMBERS.epochs
     # What is about classes is no parameter here.
     logits: int | None = field(default=None, init=False)
     select: str = field(default="last", init=False)

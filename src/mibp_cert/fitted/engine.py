@@ -80,10 +80,13 @@ class DualEngine(Engine):
 
     @classmethod
     def of(cls, settings: EngineSettings, progress: Progress | None = None) -> Self:
-        return cls(progress, settings.solver)
+        made = cls(progress, settings.solver)
+        made.thorough = settings.thorough
+        return made
 
     def __init__(self, progress: Progress | None = None, settings: SolverSettings | None = None) -> None:
         self.progress, self.settings = progress or (lambda done, total: None), settings or SolverSettings()
+        self.thorough = True
         self.crew = Crew(self.settings.jobs or 1, self.settings.parallel, self.progress)
 
     def close(self) -> None:
@@ -109,6 +112,8 @@ class DualEngine(Engine):
             problem = problem_of(step, threat, frozen)
             ranges = problem.ranges() if isinstance(problem, FiniteProblem) else self._proven(problem)
         if ranges is None or says_nothing(ranges, problem.c):
+            if not self.thorough:
+                raise Diverged("Plain bounds prove no start.")
             raise Diverged(*_unproven(step, threat, frozen))
         found = FittedSet.of(problem, ranges, frozen)
         if isinstance(problem, Problem):
@@ -121,7 +126,7 @@ class DualEngine(Engine):
         parts = problem.each if isinstance(problem, Parts) else (problem,)
         rounds = Rounds(self.progress, 2 * sum(part.point().count for part in parts) // len(parts), len(parts))
         with self.crew.working(rounds.tell):
-            return prove(problem.telling(rounds.begin))
+            return prove(problem.telling(rounds.begin), thorough=self.thorough)
 
     def never(self, problem: Problem, state: FittedSet) -> Callable[[Array, float], bool]:
         """Answers `(a, v)`: is `a·θ < v` for every minimiser? True is proven; the closed form left it open."""

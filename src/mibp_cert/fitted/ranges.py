@@ -76,16 +76,19 @@ def _like(ranges: Ranges, low: Array, high: Array) -> Ranges:
     return Ranges(*pairs[0], *pairs[1], tuple(pairs[2:]))
 
 
-def prove(problem: Bounded) -> Ranges | None:
+def prove(problem: Bounded, *, thorough: bool = True) -> Ranges | None:
     """Ranges that no minimiser of the family leaves, as small as may be; None if none could be proven. Where shared multipliers
-    prove nothing, every row gets its own; exits are cut where plain bounds fail; the last resort is strong convexity."""
+    prove nothing, every row gets its own; exits are cut where plain bounds fail; the last resort is strong convexity. Not
+    `thorough`: one search, and no more."""
     if isinstance(problem, Parts):
-        proven = [prove(part) for part in problem.each]
+        proven = [prove(part, thorough=thorough) for part in problem.each]
         every = [ranges for ranges in proven if ranges is not None]
         return problem.joined(every) if len(every) == len(proven) else None
     assert isinstance(problem, Whole)
     search = Search(problem)
     found, hope = search.repeated()
+    if not thorough:
+        return None if found is None else tighten(problem, found)
     if not isinstance(problem, Problem):  # neither cuts nor a last resort: but another start
         found = search.repeated(WIDER)[0] if found is None else found
         return None if found is None else tighten(problem, found)

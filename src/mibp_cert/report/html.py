@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from mibp_cert.card import number, percent
 from mibp_cert.certify import CertifiedRun
 from mibp_cert.certify.predict import nominal_outputs
+from mibp_cert.certify.shown import warnings
 from mibp_cert.certify.tables import class_table
 from mibp_cert.data import Task
 from mibp_cert.report import plots
 from mibp_cert.report.plots import ATTACKED, DARK, INK, PAPER, SIZE, colour_variable, inline_svg
-from mibp_cert.report.terminal import FIXED, fitted_words, number, percent, warnings
+from mibp_cert.report.terminal import FIXED, fitted_words
 
 ROWS = 50
 """Most test points listed."""

@@ -29,7 +29,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import NDArray
 
 from mibp_cert.certify import ABSTAIN, CertifiedRun
-from mibp_cert.data import Dataset
+from mibp_cert.data import Dataset, Task
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.studies.compare import changed_by_attack, figures
@@ -128,10 +128,14 @@ def plot_radius(run: CertifiedRun, ax: Axes) -> None:
         handles.append(ax.axvline(run.diverged / per_epoch, color=ATTACKED, linestyle=":", label="bounds diverged"))
     validated = [record.validation_certified for record in run.history]
     if any(value is not None for value in validated):
-        right, label = ax.twinx(), "certified accuracy"
-        shares = [math.nan if value is None else 100 * value for value in validated]
-        handles += right.plot(epochs, shares, color=CLEAN, linestyle="--", marker="^", markersize=4, label=label)
-        right.set(ylim=(0, 105), ylabel="validation accuracy (%)")
+        numbers = run.train.task is Task.NUMBERS
+        right, label = ax.twinx(), "certified error" if numbers else "certified accuracy"
+        shown = [math.nan if value is None else value if numbers else 100 * value for value in validated]
+        handles += right.plot(epochs, shown, color=CLEAN, linestyle="--", marker="^", markersize=4, label=label)
+        if numbers:
+            right.set_ylabel("mean absolute error (validation)")
+        else:
+            right.set(ylim=(0, 105), ylabel="validation accuracy (%)")
     _legend(ax, handles)
 
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from mibp_cert.card import number, percent
 from mibp_cert.certify import CertifiedRun, EpochRecord
+from mibp_cert.certify.columns import LEFT_OUT, NUMBER, ColumnRecord
+from mibp_cert.certify.shown import loud, warnings
+from mibp_cert.certify.worth import NumberWorth, Worth
+from mibp_cert.data import Task
+from mibp_cert.data.dataset import shortened
 from mibp_cert.engines import DEFAULT
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import steps_per_epoch
+from mibp_cert.studies.choose import Candidate, Choice
 from mibp_cert.studies.compare import changed_by_attack, figures, in_words
 
 FIXED = "the split, scaling, categories, features and the penalty"
@@ -25,8 +33,8 @@ EPOCH: Columns[EpochRecord] = {
     "seconds": lambda record: f"{record.seconds:.3g}",
     "mean\nradius": lambda record: f"{record.radius_mean:.3g}",
     "max\nradius": lambda record: f"{record.radius_max:.3g}",
-    "valid.\nclean": lambda record: percent(record.validation_nominal),
-    "valid.\ncertified": lambda record: percent(record.validation_certified),
+    "valid.\nclean": lambda record: _validated(record, record.validation_nominal),
+    "valid.\ncertified": lambda record: _validated(record, record.validation_certified),
 }
 SOLVED: Columns[EpochRecord] = {
     "nodes": lambda record: str(record.nodes),
@@ -48,10 +56,35 @@ def new_table(title: str, columns: Columns[Record], records: Iterable[Record]) -
     return table
 
 
+def _validated(record: EpochRecord, figure: float | None) -> str:
+    return number(figure) if record.numbers else percent(figure)
+
+
 def epochs_table(run: CertifiedRun) -> Table:
     """One row per epoch: time, radius, validation, and what the solver did."""
     columns = EPOCH | (SOLVED if run.programs else {})
     return new_table(f"{run.engine}: bounds after each epoch", columns, run.history)
+
+
+def choice_table(choice: Choice) -> Table:
+    """What every `C` gives on the validation rows, and which was chosen."""
+    shown = number if choice.judge.numbers else percent
+    what = "error" if choice.judge.numbers else "accuracy"
+    best = choice.judge.frontier([(one.clean, one.certified) for one in choice.candidates])
+
+    def said(one: Candidate) -> str:
+        return "chosen" if choice.C == one.C else one.why
+
+    columns: Columns[Candidate] = {
+        "C": lambda one: f"{one.C:g}",
+        f"clean\n{what}": lambda one: shown(one.clean),
+        f"certified\n{what}": lambda one: "–" if one.certified is None else shown(one.certified),
+        "case": said,
+        "pick it with": lambda one: f"--C {one.C:g}" if choice.candidates.index(one) in best else "",
+    }
+    base = "the mean" if choice.judge.numbers else "the most frequent class"
+    title = f"C by validation rows, where always answering {base} has the {what} {shown(choice.judge.baseline)}"
+    return new_table(title, columns, choice.candidates)
 
 
 def side_by_side(runs: Sequence[CertifiedRun]) -> str:
@@ -70,6 +103,7 @@ def summary(run: CertifiedRun) -> str:
         made, done = f"{fitted_words(run.fitted)}", "fitted"
     radius = run.bounds.radius[run.frozen :]
     lines = [
+        *(f"Warning: {said}" for said in loud(run)),
         f"{len(radius)} parameters, {made}: whatever "
         f"dataset of the threat was used, each {done} parameter is within its bounds "
         f"(mean radius {radius.mean():.3g}, largest {radius.max():.3g}).",
@@ -110,53 +144,70 @@ def fitted_words(model: Fitted) -> str:
     return f"at the minimum of the loss {model.loss} with C = {model.C:g}{several}{intercept}{behind}"
 
 
-def warnings(run: CertifiedRun) -> list[str]:
-    """What a reader must know before the numbers: diverged bounds, views larger than the threat, bounds that are no solver's."""
-    lines = [f"The bounds are about a larger set than the one described: {words}." for words in run.outer]
-    if run.diverged is not None:
-        what = f"The certificate is about exactly {run.steps} step(s), chosen on validation data before."
-        if not run.reached:
-            what = (
-                "Nothing is certified about the training that was asked for; clean and attacked figures are about its first "
-                f"{run.steps} step(s)."
-            )
-        lines.append(f"The bounds diverged at step {run.diverged}. {what}")
-    if run.fallbacks:
-        lines.append(
-            f"{run.fallbacks} of {run.programs} bounds fell back to the pre-analysis (limits, dead workers or solver failures): "
-            "looser, still sound."
-        )
-    return lines
-
-
 def _tested(run: CertifiedRun) -> list[str]:
-    """What the test points showed: accuracies, or for a regression errors and ranges. Fitted models also tell of the validation
-    rows, which C can be chosen on."""
+    """What the test points showed, beside `worth_table`. Fitted models also tell of the validation rows, which C can be chosen
+    on."""
     clean, certified = run.validation
-    validated = []
-    if run.fitted is not None and run.data.validation is not None and certified is not None:
-        validated.append(
-            f"Validation ({len(run.data.validation)} points): clean accuracy {percent(clean)}, certified accuracy "
-            f"{percent(certified)}."
+    said = []
+    if run.fitted is not None and run.data.validation is not None and clean is not None:
+        numbers = run.train.task is Task.NUMBERS
+        what, shown = ("mean absolute error", number) if numbers else ("accuracy", percent)
+        said.append(
+            f"Validation ({len(run.data.validation)} points): clean {what} {shown(clean)}, certified {what} "
+            f"{shown(certified)}."
         )
-    if run.test is not None:
-        attacked = "" if run.attacked_accuracy is None else f", accuracy under attack {percent(run.attacked_accuracy)}"
-        return [
-            *validated,
-            f"Test ({len(run.test.classes)} points, prediction {run.prediction}): clean accuracy {percent(run.nominal_accuracy)} "
-            f"(the most frequent class alone: {percent(run.majority_accuracy)}){attacked}, "
-            f"certified accuracy {percent(run.certified_test_accuracy)}; "
-            f"certified {percent(run.test.certification_rate())}, abstaining on {int((~run.test.certified).sum())}.",
-        ]
-    if run.test_ranges is None:
-        return validated
-    errors = run.errors
-    return [
-        f"Test ({len(run.test_ranges.width)} points, prediction {run.prediction}): mean absolute error of the clean model "
-        f"{number(errors['nominal_error'])}, under attack {number(errors.get('attacked_error'))}, at most "
-        f"{number(errors['certified_error'])} (certified); each output is known to within a range of width "
-        f"{number(errors['range_mean'])} on average, of which attacks reach {number(errors.get('attacked_range_mean'))}."
-    ]
+    if run.test is not None and isinstance(run.worth, Worth):
+        sure, wrong = int(run.test.certified.sum()), run.worth.wrong
+        said.append(
+            f"Test ({len(run.test.classes)} points, prediction {run.prediction}): {sure} predictions are certified, the same "
+            f"whatever the true data were ({wrong} of them wrong); abstaining on {len(run.test.classes) - sure}."
+        )
+    elif run.test_ranges is not None:
+        said.append(
+            f"Test ({len(run.test_ranges.width)} points, prediction {run.prediction}): each output is known to within a range "
+            f"of width {number(run.errors['range_mean'])} on average, of which attacks reach "
+            f"{number(run.errors.get('attacked_range_mean'))}."
+        )
+    return said
+
+
+MOST_CLASSES = 6
+"""Classes that have a column of their own."""
+
+
+def worth_table(run: CertifiedRun) -> Table | None:
+    """Baseline, clean, attacked and certified figures of the test points under each other; None without test points."""
+    worth, tried = run.worth, run.attack is not None
+    if worth is None:
+        return None
+    if isinstance(worth, NumberWorth):
+        errors = run.errors
+        errors_of = {
+            "always the mean": (worth.baseline_error, 0.0),
+            "clean model": (worth.clean, 0.0),
+            "under attack": (errors.get("attacked_error"), errors.get("attacked_range_mean")),
+            "certified": (errors["certified_error"], errors["range_mean"]),
+        }
+        names: tuple[str, ...] = ("mean absolute\nerror", "mean width\nof the ranges")
+        shown = {name: tuple(map(number, figures)) for name, figures in errors_of.items()}
+    else:
+        own = worth.classes if len(worth.classes) <= MOST_CLASSES else ()
+        alike = 1.0 / len(worth.classes)
+        constant = [float(share.name == worth.baseline) for share in own]
+        lines_of = {
+            "clean model": (run.nominal_accuracy, "clean"),
+            "under attack": (run.attacked_accuracy, "attacked"),
+            "certified": (run.certified_test_accuracy, "certified"),
+        }
+        names = ("accuracy", "balanced", *(f"{share.name!r}\n({share.rows})" for share in own))
+        shown = {f"always {worth.baseline!r}": tuple(map(percent, (worth.baseline_accuracy, alike, *constant)))}
+        for name, (accuracy, what) in lines_of.items():
+            figures = accuracy, worth.balanced(what), *(getattr(share, what) for share in own)
+            shown[name] = tuple(map(percent, figures))
+    if not tried:
+        del shown["under attack"]
+    columns: Columns[tuple[str, ...]] = {name: itemgetter(at) for at, name in enumerate(("", *names))}
+    return new_table("", columns, [(name, *figures) for name, figures in shown.items()])
 
 
 def advice(run: CertifiedRun) -> list[str]:
@@ -179,9 +230,29 @@ def advice(run: CertifiedRun) -> list[str]:
     ]
 
 
-def number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+def columns_text(records: Sequence[ColumnRecord], most: int = 20) -> str:
+    """How columns were read, one to a line.
+
+    >>> print(columns_text([ColumnRecord("age", "number", low=18, high=90, doubt="± 1", missing=2)]))
+      age  number, 18 to 90; 2 missing; doubt: ± 1
+    """
+    shown = records if len(records) <= most + 1 else records[:most]
+    width = max(len(shortened(record.name, 28)) for record in shown)
+    lines = [f"  {shortened(record.name, 28):<{width}}  {_read_as(record)}" for record in shown]
+    return "\n".join(lines + ([f"  … and {len(records) - most} more"] if len(shown) < len(records) else []))
 
 
-def percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
+def _read_as(record: ColumnRecord) -> str:
+    """Kind, range or categories, missing values and doubt of a column."""
+    if record.kind == LEFT_OUT:
+        return f"left out: {record.why}"
+    if record.kind == NUMBER:
+        values = f"number, {record.low:.6g} to {record.high:.6g}"
+    else:
+        some = ", ".join(shortened(name, 20) for name in record.categories[:5])
+        values = f"{len(record.categories)} {'classes' if record.target else 'categories'}: {some}"
+        values += ", …" if len(record.categories) > 5 else ""
+    missing = f"; {record.missing} missing" if record.missing else ""
+    return (
+        ("target, " if record.target else "") + values + missing + (f"; doubt: {record.doubt}" if record.doubt else "")
+    )

@@ -105,6 +105,10 @@ class ThreatSet(ABC):
         """For row budgets: the set with all budgeted rows clean, and how many of which rows may be otherwise; else None."""
         return None
 
+    def limit_on(self, on: str, places: slice) -> int:
+        """How many rows the budgets let differ in these columns of the features (`x`) or labels (`y`); 0: none is about them."""
+        return 0
+
     @abstractmethod
     def worst(self, g: Array) -> tuple[Array, Array]:
         """A member `(X', Y')` whose symbols minimise `g·ε`, for one coefficient per symbol of `noise()`."""

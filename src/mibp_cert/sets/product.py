@@ -167,6 +167,12 @@ class ProductSet(ThreatSet):
         rows = np.unique(np.concatenate([part.rows for part in budgeted]))
         return Limited(self._only(rows[:0]), rows, sum(self.limits[k] for k in {part.group for part in budgeted}))
 
+    def limit_on(self, on: str, places: slice) -> int:
+        width, columns = self.sides[on].shape[1], range(places.start, places.stop)
+        budgeted = [part for part in self.parts if part.group >= 0 and part.on == on]
+        groups = {part.group for part in budgeted if np.isin(part.cells % width, columns).any()}
+        return sum(self.limits[k] for k in groups)
+
     def _only(self, rows: Index) -> ProductSet:
         """The budget spent on these rows: they are free, the other budgeted rows clean."""
         parts = [p if p.group < 0 else p.restricted(np.isin(p.rows, rows)) for p in self.parts]

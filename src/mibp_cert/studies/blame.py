@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from mibp_cert.card import card
 from mibp_cert.certify.loop import certify
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.certify.run import CertifiedRun
@@ -36,6 +37,8 @@ from mibp_cert.threats import Catalogued, Settled
 LABEL, TARGET = "(label)", "(target)"
 LEAST = 1e-12
 """Share of the uncertainty below which a cell is not told."""
+SHOWN = 10
+"""Rows and columns on a card, at most."""
 CELLS = 2_000_000
 """Entries (points × rows × features) at once."""
 Totals = dict[tuple[int, str], float]
@@ -87,6 +90,14 @@ class Blame:
             )
         return f"Re-check {rows} ({listed}): if they are right as they stand{stand}, {said}."
 
+    def _repr_html_(self) -> str:
+        most = self.rows.head(SHOWN)[["row", "effect", "cells"]]
+        rows = [(row, f"{effect:.1f}", cells) for row, effect, cells in most.itertuples(index=False)]
+        shares = ", ".join(f"{name!r} {effect:.0f} %" for name, effect in self.columns.head(SHOWN).items())
+        lines = [("By column", f"{shares}."), ("What next", self.sentence)]
+        head = ("row", "% of the uncertainty", "cells") if rows else ()
+        return card("Where the uncertainty comes from", lines=lines if rows else lines[1:], head=head, rows=rows)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "rows": self.rows.to_dict("records"),
@@ -128,8 +139,7 @@ def blame(
     answer = None if numbers else run.certify_inputs(inputs)
     open_ = np.ones(len(inputs.x), dtype=bool) if answer is None else ~answer.certified
     asked = np.flatnonzero(open_) if points is None else np.asarray(points, dtype=np.intp)
-    if len(asked) and not 0 <= asked.min() <= asked.max() < len(inputs.x):
-        raise UserError(f"Test points are numbered from 0 to {len(inputs.x) - 1}; got {asked.tolist()}.")
+    check_points(asked.tolist(), len(inputs.x))
     if run.fitted is not None:
         totals = _fitted_effects(run, inputs.x[asked], None if answer is None else answer.centre[asked])
     else:
@@ -159,6 +169,12 @@ def blame(
         before, after = int(answer.certified.sum()), int(again.certify_inputs(inputs).certified.sum())
     listed = tuple(rows["row"].tolist()[:top])
     return Blame(rows, cells, len(asked), listed, before, after, filled, widths=numbers)
+
+
+def check_points(points: Sequence[int], count: int) -> None:
+    """Refuse numbers of test points that there are not."""
+    if any(not 0 <= point < count for point in points):
+        raise UserError(f"Test points are numbered from 0 to {count - 1}; got {list(points)}.")
 
 
 def _fitted_effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp] | None) -> Totals:

@@ -10,7 +10,7 @@ model says, `w` in the units of the targets; an attack succeeds where it reaches
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import and_
@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mibp_cert.card import Figure, card
 from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.certify.request import Selection
 from mibp_cert.certify.run import CertifiedRun
@@ -30,6 +31,7 @@ from mibp_cert.errors import Diverged, SoundnessError, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.parallel import spread
+from mibp_cert.studies.blame import check_points
 from mibp_cert.studies.compare import changed_by_attack
 from mibp_cert.studies.recipe import Decided, decide
 from mibp_cert.threats import All, Budget, Catalogued, LabelFlips, Nothing, Threat
@@ -153,6 +155,26 @@ class Tolerance:
         """One line per test point."""
         return pd.DataFrame({"certified_up_to": self.certified, "attacked_from": self.broken}, index=self.index)
 
+    def _repr_html_(self) -> str:
+        title, lines = "How wrong may the data be?", [("What next", "table() has both values of every test point.")]
+        if self.share is None:
+            known, broken = int(np.isfinite(self.certified).sum()), int(np.isfinite(self.broken).sum())
+            ends = (
+                Figure("Certified", f"{known} of {len(self.certified)}", "test points, for some value"),
+                Figure("Attacked", f"{broken} of {len(self.broken)}", "test points, for some value"),
+            )
+            return card(title, ends, lines=lines)
+        up_to, fewer = ("no value" if end is None else f"{end:.4g}" for end in (self.largest, self.smallest))
+        share = f"{100 * self.share:g} %"
+        ends = (
+            Figure("Certified up to", up_to, f"{share} of the test points, and for everything smaller"),
+            Figure("Attacked from", fewer, f"an attack leaves less than {share}"),
+        )
+        if self.largest is None:
+            nothing = f"Fewer than {share} are certified even where nothing is in doubt: try another model or a smaller share."
+            return card(title, ends, [nothing], lines)
+        return card(title, ends, lines=[("The truth", f"lies between the two ({len(self.values)} runs)."), *lines])
+
     def to_json(self) -> dict[str, Any]:
         def plain(values: Array) -> list[float | None]:
             return [float(v) if np.isfinite(v) else None for v in values]
@@ -254,7 +276,7 @@ def tolerance(
     if share is None and points is None:
         share = 0.9
     wanted = [] if points is None else [int(p) for p in points]
-    _check(data, family, share, wanted, within, start)
+    check(data, family, share=share, points=wanted, within=within, start=start)
     counted = bool(getattr(family, "whole", False)) if whole is None else whole
     most = min(most, len(data.train)) if isinstance(family, Family) and counted else most
     made, under = training or Training(), family(min(start, most)) if given is None else given
@@ -294,11 +316,12 @@ def tolerance(
     return Tolerance(certified, broken, share, largest, smallest, values, data.tested.index, decided, within, needed)
 
 
-def _check(
+def check(
     data: Split,
     family: Callable[[float], Threat],
+    *,
     share: float | None,
-    points: list[int],
+    points: Sequence[int],
     within: float | None,
     start: float,
 ) -> None:
@@ -308,8 +331,7 @@ def _check(
     numbers = data.train.task is Task.NUMBERS
     if share is not None and not 0 < share <= 1:
         raise UserError(f"The share of test points must be above 0 and at most 1, got {share}.")
-    if any(not 0 <= p < len(data.tested) for p in points):
-        raise UserError(f"Test points are numbered from 0 to {len(data.tested) - 1}; got {points}.")
+    check_points(points, len(data.tested))
     if within is not None and not numbers:
         raise UserError("--within is how far numbers may be off; classes are certain or not: leave it out.")
     if within is not None and not (np.isfinite(within) and within > 0):

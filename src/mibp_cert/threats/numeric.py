@@ -40,6 +40,9 @@ class _Ball(Catalogued):
     """For norms: what is measured, in words."""
     amounts = ("eps",)
 
+    def __post_init__(self) -> None:
+        _check_amount("eps", self.eps)
+
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         rows = rows if self.rows is None else rows & row_mask(self.rows, len(clean))
         columns, eps = _amounts(clean, self.columns, self.eps, "eps")
@@ -122,6 +125,9 @@ class Rounded(Catalogued):
     kind = "rounded"
     amounts = ("to",)
 
+    def __post_init__(self) -> None:
+        _check_amount("to", self.to)
+
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         columns, to = _amounts(clean, self.columns, self.to, "to")
         return LInf(0.5 * to, columns=[column.name for column in columns]).parts(clean, rows, limits)
@@ -143,6 +149,10 @@ class Monotone(Catalogued):
     down: Any = 0.0
     kind = "monotone"
     amounts = ("up", "down")
+
+    def __post_init__(self) -> None:
+        _check_amount("up", self.up)
+        _check_amount("down", self.down)
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         columns, up = _amounts(clean, self.columns, self.up, "up")
@@ -173,8 +183,7 @@ class TargetNoise(Catalogued):
     amounts = ("eps",)
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.eps) and self.eps >= 0):
-            raise UserError(f"eps must be a finite number ≥ 0, got {self.eps}.")
+        _check_amount("eps", self.eps)
         object.__setattr__(self, "eps", float(self.eps))
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
@@ -228,6 +237,18 @@ class Exchanged(Catalogued):
         return at(f"{names(self.first)} and {names(self.second)} may be exchanged", rows)
 
 
+def _check_amount(what: str, value: Any) -> None:
+    """Refuse amounts below 0 and infinite ones, of whatever columns."""
+    if isinstance(value, Mapping | pd.Series):
+        value = list(value.values()) if isinstance(value, Mapping) else value.to_numpy()
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"{what} must be a number or one per column, got {value!r}.") from None
+    if not np.all(np.isfinite(array) & (array >= 0)):
+        raise UserError(f"{what} must be finite and ≥ 0, got {value}.")
+
+
 def _amounts(clean: Dataset, named: Any, value: Any, what: str) -> tuple[list[Column], Array]:
     """Numeric columns that are meant, and an amount for each, in the units handed in."""
     if isinstance(value, pd.Series):
@@ -248,14 +269,9 @@ def _amounts(clean: Dataset, named: Any, value: Any, what: str) -> tuple[list[Co
         raise UserError("The data have no numeric column; use a threat for categories, such as AnyCategory.")
     instead = ": an amount makes no sense there; use AnyCategory (--any-category), Shift or Confusable"
     columns = [clean.columns[j].expect(False, instead) for j in picked]
-    try:
-        array = np.asarray(amounts, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise UserError(f"{what} must be a number or one per column, got {value!r}.") from None
+    array = np.asarray(amounts, dtype=np.float64)
     if array.ndim > 1 or (array.ndim == 1 and array.shape != (len(columns),)):
         raise UserError(f"{what} must be one number or one per column ({len(columns)}), got shape {array.shape}.")
-    if not np.all(np.isfinite(array) & (array >= 0)):
-        raise UserError(f"{what} must be finite and ≥ 0, got {value}.")
     return columns, np.array(np.broadcast_to(array, (len(columns),)))
 
 

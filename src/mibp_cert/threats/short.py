@@ -17,6 +17,8 @@ SHORT = {
     "missing": ("missing", "columns"),
 }
 """Short keys of the section `threat`, the kind that each stands for, and the entry there."""
+NAMED = ("missing", "any_category")
+"""Short keys that name columns."""
 EASY = ("eps", "rows", "any_category", *SHORT, "added", "added_range")
 """Keys of the section `threat` that the command line knows; a `kind` says everything else."""
 
@@ -37,6 +39,7 @@ def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = 
         if key not in keys:
             raise UserError(f"[threat] has no key {key!r}; {nearest(key, ['kind', *keys])}")
     said = {key: value for key, value in section.items() if value not in (None, (), [])}
+    said |= {key: column_names(key, said[key]) for key in NAMED if key in said}
     if not said:
         raise UserError(
             "Say what may be wrong with the data: --eps, --missing, --any-category, --flips, --removed, --added, or [threat] in "
@@ -44,7 +47,7 @@ def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = 
         )
     parts = _noise(said["eps"]) if "eps" in said else []
     if "any_category" in said:
-        parts.append({"kind": "any-category", "columns": list(said["any_category"])})
+        parts.append({"kind": "any-category", "columns": said["any_category"]})
     if "rows" in said:
         if not parts:
             raise UserError("--rows limits how many rows are off: say by how much with --eps, or name --any-category.")
@@ -61,10 +64,35 @@ def threat_of(section: Mapping[str, Any], train: Dataset, keys: Sequence[str] = 
     return threat_from_json({"kind": "all", "threats": parts})
 
 
+def column_names(key: str, given: Any) -> list[str]:
+    """The columns that a short key names: one, or several.
+
+    >>> column_names("missing", "all"), column_names("missing", None)
+    (['all'], [])
+    """
+    names = [] if given is None else [given] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UserError(
+            f'[threat] {key} takes the name of a column, or a list of such as ["age", "mood"]; got {given!r}.'
+        )
+    return list(names)
+
+
+def named_columns(section: Mapping[str, Any]) -> list[str]:
+    """The columns that short keys speak of by name."""
+    eps = section.get("eps")
+    amounts = list(eps) if isinstance(eps, Mapping) else []
+    if isinstance(eps, str):
+        amounts = [part.rpartition("=")[0].strip() for part in eps.split(",")]
+    return [*map(str, amounts), *(name for key in NAMED for name in column_names(key, section.get(key)))]
+
+
 def _noise(eps: str | float | Mapping[str, Any]) -> list[dict[str, Any]]:
     """`0.1`, `5%`, or `age=1,income=5%`."""
     if not isinstance(eps, str):
         return [{"kind": "linf", "eps": eps}]
+    if any(":" in part and "=" not in part for part in eps.split(",")):
+        raise UserError(f"--eps takes columns with numbers joined by =, such as {eps.replace(':', '=')}; got {eps!r}.")
     if "=" not in eps:
         amount, share = _amount(eps)
         return [{"kind": "linf", "eps": amount, "relative": share}]

@@ -1,9 +1,6 @@
 """The same data and threats with a model that is fitted to its minimum: no training of the paper's, and no steps.
 
-`C` is the one of a grid with the highest certified accuracy on validation rows, then the highest clean one, then the smallest.
-The grid is climbed from its smallest entry, and left where no start is proven: a larger `C` moves the model more. An entry whose
-clean accuracy is no higher than the best certified one cannot be chosen, since no certified accuracy is above its clean one: it
-need not be bounded.
+`C` is the one of a grid that validation rows prefer (`studies.choose`).
 """
 
 from __future__ import annotations
@@ -14,17 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.certify import AttackSettings, CertifiedRun, clean_accuracies, clean_models
+from mibp_cert.certify import AttackSettings, CertifiedRun, clean_models
 from mibp_cert.certify.predict import nominal_classes
 from mibp_cert.data import Split
 from mibp_cert.doors import certify_fit
 from mibp_cert.errors import Diverged
 from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, Fitted, RandomFeatures
+from mibp_cert.studies.choose import GRID, choose_C
 from mibp_cert.threats import Threat
 
 FIT_ENGINE = next(iter(FITTED))
-GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""What `C` is chosen from."""
 QUICK = (0.01, 0.1, 1.0)
 """The same for a first look."""
 FIT_MODELS = tuple(name for name, loss in MODELS.items() if loss not in REGRESSIONS)
@@ -60,23 +56,13 @@ def fits_of(model: str | None, features: int) -> list[Fit]:
 
 def best_fit(fit: Fit, data: Split, threat: Threat, seed: int, *, quick: bool) -> tuple[CertifiedRun, float] | None:
     """The run with the best `C`, and that one; None where no start is proven, not even for the smallest."""
-    columns = data.train.features
-    best: tuple[tuple[float, float], float] | None = None
-    for c in QUICK if quick else GRID:
-        model = fit.of(c, columns, seed)
-        (clean,) = clean_accuracies(model.network(data.train), data, threat, model)
-        if best is not None and (clean, clean) <= best[0]:
-            continue
-        try:
-            _, certified = certify_fit(data, threat, model, attacked=False).validation
-        except Diverged:
-            break
-        score = (certified or 0.0, clean)
-        best = (score, c) if best is None or score > best[0] else best
-    if best is None:
+    grid, columns = QUICK if quick else GRID, data.train.features
+    try:
+        best = choose_C(data, threat, fit.of(grid[0], columns, seed), grid).C
+    except Diverged:
         return None
     settings = AttackSettings(members=20, points=40, parameters=20, rounds=2)
-    return certify_fit(data, threat, fit.of(best[1], columns, seed), attack_settings=settings), best[1]
+    return certify_fit(data, threat, fit.of(best, columns, seed), attack_settings=settings), best
 
 
 def unproven(fit: Fit, data: Split, threat: Threat, seed: int, *, quick: bool) -> NDArray[np.intp]:
@@ -94,7 +80,8 @@ def fit_notes(fits: list[Fit], *, quick: bool) -> list[str]:
     notes = [
         f"{', '.join(map(str, fits))}: another training than the paper's, fitted to the minimum of a penalised loss, with no "
         "seed, batch or step in the certificate; steps are those of every other row",
-        f"C is the one of {grid} (climbed until no start is proven) with the highest certified accuracy on validation rows",
+        f"C is the one of {grid} (climbed until no start is proven) with the highest certified accuracy on validation rows among "
+        "those whose clean accuracy there beats the majority; of alike ones the better clean one, then the smallest",
         "where no start is proven for the smallest C either, nothing is certified (0), and nothing is attacked",
     ]
     if any(fit.features for fit in fits):

@@ -18,7 +18,7 @@ from mibp_cert.threats import LInf, Missing, Nothing, Shift, Threat
 ANSWERS = (1, 2, 3, 4, 5)
 """Mental health from excellent (1) to poor (5)."""
 
-BY_EPOCH = Selection("best-validation", least_steps=5)
+BY_EPOCH = Selection("best-validation", least_steps=5, least_accuracy=0.0)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.certify import AttackSettings, CertifiedRun, Selection
-from mibp_cert.certify.loop import clean_accuracies
+from mibp_cert.certify.loop import clean_figures
 from mibp_cert.data import Split, load, npha, two_moons
 from mibp_cert.doors import certify_training
 from mibp_cert.engines import DEFAULT, ENGINES, SolverSettings
@@ -193,7 +193,7 @@ def run_unit(options: Options, work: tuple[Unit, Split]) -> Result:
         """Validation alone decides between settings: clean accuracy high enough, then certified accuracy. The exact step takes
         the learning rate that the relational engine finds best."""
         nominal, certified = certify(training, DEFAULT if unit.solves else unit.engine, attacked=False).validation
-        return (nominal or 0.0) >= rule.least_accuracy, certified or 0.0
+        return (nominal or 0.0) >= (rule.least_accuracy or 0.0), certified or 0.0
 
     best = max(trainings, key=score) if len(trainings) > 1 else trainings[0]
     run = certify(best, unit.engine, attacked=True)
@@ -240,7 +240,7 @@ def _selection(table: Table, threat: Threat, network: Network, data: Split, trai
     reached = (
         found
         for training in trainings
-        for number, found in enumerate(clean_accuracies(network, data, threat, training), start=1)
+        for number, found in enumerate(clean_figures(network, data, threat, training), start=1)
         if number >= table.select.least_steps and number % every == 0
     )
     return replace(table.select, least_accuracy=max(reached, default=0.0) - table.clean_within - 1e-9)

@@ -1,0 +1,102 @@
+"""Which `C`? A grid climbed from its smallest entry, and judged on validation rows by the rule for epochs (`certify.choice`).
+
+A larger `C` moves the model more: the climb ends where plain bounds prove no start (the first entry may try slower ways). No
+certified figure is better than its clean one, so an entry that could not be chosen even if all of it were certified is not
+bounded. The certificate is about the chosen `C`; that another one might have been chosen on other validation rows is no part
+of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mibp_cert.certify.choice import Judge, Rank
+from mibp_cert.certify.loop import clean_figures
+from mibp_cert.data import Split
+from mibp_cert.doors import certify_fit
+from mibp_cert.errors import Diverged, UserError
+from mibp_cert.fitted import Fitted
+from mibp_cert.threats import Threat
+
+GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One entry of the grid: accuracies on the validation rows, or mean absolute errors."""
+
+    C: float
+    clean: float
+    certified: float | None = None
+    why: str = ""
+    """Why it was not bounded: it could not be chosen, or no start is proven."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "C": self.C,
+            "nominal": self.clean,
+            "certified": self.certified,
+            **({"why": self.why} if self.why else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen `C` and the frontier that it was chosen from."""
+
+    C: float
+    candidates: tuple[Candidate, ...]
+    judge: Judge
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "C": self.C,
+            "what": "error" if self.judge.numbers else "accuracy",
+            "baseline": self.judge.baseline,
+            "candidates": [candidate.to_json() for candidate in self.candidates],
+        }
+
+
+def choose_C(
+    data: Split,
+    threat: Threat,
+    model: Fitted,
+    grid: Sequence[float] = GRID,
+    *,
+    hear: Callable[[float], None] = lambda c: None,
+    **options: Any,
+) -> Choice:
+    """The best `C` of the grid on the validation rows; `options` go to `certify_fit`. Raises `Diverged` where no start is
+    proven, not even for the smallest.
+
+    >>> from mibp_cert import LInf, two_moons
+    >>> choose_C(two_moons(0), LInf(0.05), Fitted(), grid=(0.1, 1.0)).C
+    1.0
+    """
+    if data.validation is None:
+        raise UserError("C is chosen on validation rows: the data need a validation part, or a C of your own.")
+    judge, unproven, found = Judge.of(data), None, list[Candidate]()
+    chosen: tuple[Rank, float] | None = None
+    for c in sorted(grid):
+        at = replace(model, C=c)
+        hear(c)
+        (clean,) = clean_figures(at.network(data.train), data, threat, at)
+        if chosen is not None and judge.rank(clean, clean) <= chosen[0]:
+            found.append(Candidate(c, clean, why="could not be chosen"))
+            continue
+        try:
+            run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=bool(not found), **options)
+        except Diverged as error:
+            found.append(Candidate(c, clean, why="no start is proven"))
+            unproven = error
+            break
+        _, certified = run.validation
+        found.append(Candidate(c, clean, certified))
+        rank = judge.rank(clean, certified)
+        chosen = (rank, c) if chosen is None or rank > chosen[0] else chosen
+    if chosen is None:
+        assert unproven is not None
+        raise unproven
+    return Choice(chosen[1], tuple(found), judge)
