@@ -136,7 +136,7 @@ def test_amounts_are_compared_with_everything_else_kept(tmp_path: Path) -> None:
     arguments = ["--target", "diagnosis", "--missing", "mental_health", "--eps-values", "0.1,age=1", "--epochs", "2"]
     said = run("compare", str(path), *arguments, "--no-attack", "--csv", str(tmp_path / "c.csv"))
     assert pd.read_csv(tmp_path / "c.csv")["threat"].tolist() == ["eps 0.1", "eps age=1"]
-    assert "trained for all of its 2 epochs" in said
+    assert "trained for exactly 2 step(s), as certify chooses for: every number may be off by 0.1" in said
 
 
 def test_blame_reads_a_finished_run_directory(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_the_configuration_knows_every_option_of_the_api() -> None:
     known = {key for section in defaults().values() for key in section}
     asked = set(inspect.signature(mc.certify_training).parameters) - {
         "network", "data", "threat", "training", "solver", "relational", "attack_settings", "attacked", "select",
-        "test_threat", "theta0", "callbacks", "run_dir", "resume",
+        "test_threat", "theta0", "steps", "callbacks", "run_dir", "resume",
     }  # fmt: skip
     assert asked <= known
     for kind, section in (

@@ -152,12 +152,12 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
             said = {key: value for key, value in values.items() if value is not None}
             config[section] = {**({} if instead else config[section]), **said}
             for key in (f"{section}.{entry}" for entry in said):
-                named[key] = f"[{section}] {key.partition('.')[2]}" if layer is given else _flag(key)
+                named[key] = f"[{section}] {key.partition('.')[2]}" if layer is given else flag_of(key)
     _check_model(config, named)
     return config
 
 
-def _flag(key: str) -> str:
+def flag_of(key: str) -> str:
     """What a key is called on the command line."""
     return RENAMED.get(key, f"--{key.partition('.')[2].replace('_', '-')}")
 
@@ -272,13 +272,18 @@ class Job:
         config = {**self.config, "model": {**self.config["model"], "C": found.C}}
         return replace(self, config=config, training=replace(self.training, C=found.C), choice=found, open=False)
 
+    @property
+    def select(self) -> Selection:
+        """Which epoch the certificate is about; of fitted models there is none to choose."""
+        return _typed(Selection, self.config.get("select", {}))
+
     def run(self, engine: str, callbacks: Callbacks | None = None, **kept: Any) -> CertifiedRun:
         """Certify with one of the engines; `kept`: where the run is kept, if it is (`run_dir`, `resume`)."""
         if isinstance(self.training, Fitted):
             return certify_fit(
                 self.data, self.threat, self.training, engine, callbacks=callbacks, **self.options, **kept
             )
-        given = {"select": _typed(Selection, self.config["select"]), "callbacks": callbacks, **self.options, **kept}
+        given = {"select": self.select, "callbacks": callbacks, **self.options, **kept}
         return certify_training(self.network, self.data, self.threat, self.training, engine, **given)
 
 
@@ -451,9 +456,9 @@ def _check_data(section: Mapping[str, Any]) -> None:
         if said == default or key == "source" or (source not in NAMES and key != "path"):
             continue
         if key != "path":
-            raise UserError(f"{_flag(f'data.{key}')} belongs to files of your own; leave it out for {source}.")
+            raise UserError(f"{flag_of(f'data.{key}')} belongs to files of your own; leave it out for {source}.")
         if source != NPHA:
-            raise UserError(f"{_flag('data.path')} belongs to the data set {NPHA}; leave it out for {source}.")
+            raise UserError(f"{flag_of('data.path')} belongs to the data set {NPHA}; leave it out for {source}.")
 
 
 def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> tuple[Split, list[str]]:

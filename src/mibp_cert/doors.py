@@ -47,6 +47,7 @@ def certify_training(
     test_threat: Threat | None = None,
     attacked: bool = True,
     theta0: Array | None = None,
+    steps: int | None = None,
     callbacks: Callbacks | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
@@ -57,8 +58,9 @@ def certify_training(
     model trained on the clean data and, if `data` has a test part, certified predictions for it and an attack beside them.
     `test_threat` says what may be wrong with the test inputs themselves; a class is then certified for all of them at once.
     `select="best-validation"` picks the number of epochs with the highest certified accuracy on the (trusted) validation part;
-    the certificate is then about training for exactly that many steps. `run_dir`: a folder that holds the set after every step;
-    with `resume`, an interrupted run in it goes on and ends with the same bits.
+    the certificate is then about training for exactly that many steps. `steps`: the training ends after exactly so many.
+    `run_dir`: a folder that holds the set after every step; with `resume`, an interrupted run in it goes on and ends with the
+    same bits.
 
     >>> from mibp_cert import LInf, two_moons
     >>> run = certify_training(Network.mlp([2, 4, 2]), two_moons(0), LInf(0.01), Training(epochs=1))
@@ -78,6 +80,7 @@ def certify_training(
         network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64),
         test_threat,
         (attack_settings or AttackSettings()) if attacked else None,
+        steps,
     )
     return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
 
@@ -151,13 +154,15 @@ def certify_model(
 
 def _request(network: Network, data: Split | Dataset, threat: Threat | None, *rest: Any) -> Request:
     """The request for these parts, checked before any work is done."""
-    training, engine, settings, prediction, select, start, test_threat, attack = rest
+    training, engine, settings, prediction, select, start, test_threat, *others = rest
     for given in (threat, test_threat):
         check_threat(given)
     split = Split.of(data)
     if split.test is not None and split.test.missing is not None:
         test_threat = with_missing(test_threat)  # a value that is missing may be any valid one
     doubt = Nothing() if threat is None else threat
-    request = Request(network, split, doubt, training, engine, settings, prediction, select, start, test_threat, attack)
+    request = Request(
+        network, split, doubt, training, engine, settings, prediction, select, start, test_threat, *others
+    )
     request.check()
     return request

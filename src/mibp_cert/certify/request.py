@@ -90,6 +90,8 @@ class Request:
     """What may be wrong with the test inputs themselves."""
     attack: AttackSettings | None = field(default_factory=AttackSettings)
     """None: no attack."""
+    steps: int | None = None
+    """The training ends after exactly so many steps; None: after all of its own."""
 
     def check(self) -> None:
         """Raise `UserError` for what cannot be done."""
@@ -180,7 +182,7 @@ class Request:
         """The whole training, one step in each graph."""
         # A fit also reads the rows that may come.
         data = self.members.clean if self.threat.changes_rows() else self.train
-        return self.training.plan(self.network, data, self.start)
+        return self.training.plan(self.network, data, self.start).first(self.steps)
 
     @cached_property
     def unrolled(self) -> Plan:
@@ -188,7 +190,7 @@ class Request:
         return (
             self.plan
             if self.settings.unroll == 1
-            else self.training.plan(self.network, self.train, self.start, self.settings.unroll)
+            else self.training.plan(self.network, self.train, self.start, self.settings.unroll).first(self.steps)
         )
 
     def test_inputs(self) -> Inputs:
@@ -234,6 +236,7 @@ class Request:
             if self.test_threat is None or test is None
             else digest_of(self.test_threat.bind(test)),
             "attack": None if self.attack is None else asdict(self.attack),
+            **({} if self.steps is None else {"steps": self.steps}),
             "repeatable": solver.repeatable,
             "data": {
                 "classes": [scalar(c) for c in train.classes],
@@ -287,6 +290,7 @@ class Request:
             arrays["start"],
             None if plain["test_threat"] is None else threat_from_json(plain["test_threat"]),
             None if plain["attack"] is None else AttackSettings(**plain["attack"]),
+            plain.get("steps"),
         )
 
 

@@ -21,7 +21,7 @@ from mibp_cert.engines import DEFAULT
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import steps_per_epoch
 from mibp_cert.studies.choose import Candidate, Choice
-from mibp_cert.studies.compare import changed_by_attack, figures
+from mibp_cert.studies.compare import changed_by_attack, figures, in_words
 
 FIXED = "the split, scaling, categories, features and the penalty"
 """What a fitted model takes as given."""
@@ -90,7 +90,8 @@ def choice_table(choice: Choice) -> Table:
 def side_by_side(runs: Sequence[CertifiedRun]) -> str:
     """Engines beside each other, on the same data, seed and threat; the columns are those of `compare`."""
     found = pd.DataFrame(map(figures, runs), [run.engine for run in runs])
-    return found.to_string(float_format=lambda value: f"{value:.4g}")
+    shown, units = in_words(found, runs[0].data)
+    return f"{units}\n{shown.to_string(float_format=lambda value: f'{value:.4g}')}"
 
 
 def summary(run: CertifiedRun) -> str:
