@@ -157,7 +157,7 @@ def test_all_studies_fit_the_c_that_certify_chooses(here: Path, monkeypatch: pyt
     chosen: list[float] = []
 
     def noted(*asked: Any, real: Any = choose_C, **options: Any) -> Any:
-        found = real(*asked, grid=(0.01, 0.1), **options)
+        found = real(*asked, **{**options, "grid": (0.01, 0.1)})
         chosen.append(found.C)
         return found
 

@@ -268,7 +268,7 @@ class Job:
         assert isinstance(self.training, Fitted)
         told = {name: value for name, value in self.options.items() if name == "solver"}
         grid = COARSE if self.forecast().seconds > PATIENCE else GRID
-        found = choose_C(self.data, self.threat, self.training, grid, hear=hear, **told)
+        found = choose_C(self.data, self.threat, self.training, grid=grid, hear=hear, **told)
         config = {**self.config, "model": {**self.config["model"], "C": found.C}}
         return replace(self, config=config, training=replace(self.training, C=found.C), choice=found, open=False)
 

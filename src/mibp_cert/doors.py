@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from mibp_cert.certify.attack import AttackSettings
-from mibp_cert.certify.loop import Callbacks, certify
+from mibp_cert.certify.attack import AttackSettings, attack
+from mibp_cert.certify.loop import Callbacks, certify, clean_models
+from mibp_cert.certify.predict import Attack, nominal_classes
 from mibp_cert.certify.request import Request, Selection, check_threat, with_missing
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
@@ -114,24 +115,29 @@ def certify_fit(
     >>> run.bounds.contains(run.theta)
     True
     """
-    model, split = model or Fitted(), Split.of(data)
+    split = Split.of(data)
     if sample_weight is not None:
         split = replace(split, train=split.train.weighted(sample_weight))
-    network = model.network(split.train)
-    request = _request(
-        network,
-        split,
-        threat,
-        model,
-        engine,
-        EngineSettings(solver or SolverSettings(), thorough=thorough),
-        engine,
-        Selection(),
-        model.start(split.train),
-        test_threat,
-        (attack_settings or AttackSettings()) if attacked else None,
-    )
+    settings = EngineSettings(solver or SolverSettings(), thorough=thorough)
+    wanted = (attack_settings or AttackSettings()) if attacked else None
+    request = _of_fit(split, threat, model or Fitted(), engine, settings, test_threat, wanted)
     return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
+
+
+def attack_fit(
+    data: Split,
+    threat: Threat | None,
+    model: Fitted,
+    *,
+    test_threat: Threat | None = None,
+    attack_settings: AttackSettings | None = None,
+) -> tuple[NDArray[np.intp], Attack]:
+    """The attack alone, where bounds are of no use: classes of the clean model for the test points, and what real fits reach."""
+    wanted = attack_settings or AttackSettings()
+    r = _of_fit(data, threat, model, next(iter(FITTED)), EngineSettings(), test_threat, wanted)
+    inputs, (theta,) = r.test_inputs(), clean_models(r.network, r.data, r.threat, model)
+    nominal = nominal_classes(r.network, theta, inputs.x)
+    return nominal, attack(r.network, r.plan.steps, r.plan.begin, r.members, inputs, nominal, settings=wanted)
 
 
 def certify_model(
@@ -150,6 +156,20 @@ def certify_model(
             "A training in steps needs a network, such as Network.mlp([2, 2]); only fitted models have none."
         )
     return certify_training(network, data, threat, training, engine or DEFAULT, **options)
+
+
+def _of_fit(
+    split: Split,
+    threat: Threat | None,
+    model: Fitted,
+    engine: str,
+    settings: EngineSettings,
+    test_threat: Threat | None,
+    wanted: AttackSettings | None,
+) -> Request:
+    """The request for a fitted model."""
+    parts = engine, settings, engine, Selection(), model.start(split.train), test_threat, wanted
+    return _request(model.network(split.train), split, threat, model, *parts)
 
 
 def _request(network: Network, data: Split | Dataset, threat: Threat | None, *rest: Any) -> Request:

@@ -79,9 +79,10 @@ def choose_C(
     """
     if data.validation is None:
         raise UserError("C is chosen on validation rows: the data need a validation part, or a C of your own.")
-    judge, unproven, found = Judge.of(data), None, list[Candidate]()
+    judge, found, left = Judge.of(data), list[Candidate](), sorted(grid)
     chosen: tuple[Rank, float] | None = None
-    for c in sorted(grid):
+    while left:
+        c = left.pop(0)
         at = replace(model, C=c)
         hear(c)
         (clean,) = clean_figures(at.network(data.train), data, threat, at)
@@ -89,16 +90,17 @@ def choose_C(
             found.append(Candidate(c, clean, why="could not be chosen"))
             continue
         try:
-            run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=bool(not found), **options)
+            run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=chosen is None, **options)
         except Diverged as error:
             found.append(Candidate(c, clean, why="no start is proven"))
-            unproven = error
-            break
+            if chosen is None and (error.enough is None or error.enough >= c):
+                raise
+            # Below the grid there may be one that would do.
+            left = [] if chosen is not None or error.enough is None else [error.enough]
+            continue
         _, certified = run.validation
         found.append(Candidate(c, clean, certified))
         rank = judge.rank(clean, certified)
         chosen = (rank, c) if chosen is None or rank > chosen[0] else chosen
-    if chosen is None:
-        assert unproven is not None
-        raise unproven
+    assert chosen is not None
     return Choice(chosen[1], tuple(found), judge)

@@ -10,7 +10,7 @@ model says, `w` in the units of the targets; an attack succeeds where it reaches
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import and_
@@ -25,7 +25,7 @@ from mibp_cert.certify.predict import nominal_outputs
 from mibp_cert.certify.request import Selection
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Split, Task
-from mibp_cert.doors import certify_model
+from mibp_cert.doors import attack_fit, certify_model
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, SoundnessError, UserError
 from mibp_cert.fitted import Fitted
@@ -38,6 +38,8 @@ from mibp_cert.threats import All, Budget, Catalogued, LabelFlips, Nothing, Thre
 
 VARIED = ("amount", "rows", "flips")
 DOUBLINGS = 30
+ATTACKED = ("test_threat", "attack_settings")
+"""Options that an attack alone knows."""
 LESS = ("use fewer epochs or a smaller learning rate", "use a smaller C")
 """What helps against bounds that diverge: steps, and fits."""
 
@@ -266,7 +268,7 @@ def tolerance(
     while they are known to `within` of the clean model's (default: its mean absolute error on the validation rows). With
     `select="best-validation"`, the number of steps is chosen once, for the threat `given` (default: that of the first value),
     and is the same for every value. `options` go to `certify_training`, or, where `training` is a `Fitted` model (`network`:
-    None), to `certify_fit`.
+    None), to `certify_fit`; there a value whose start plain bounds do not prove certifies nothing, unless `thorough=True`.
 
     >>> from mibp_cert import Family, LInf, Network, Training, tolerance, two_moons
     >>> found = tolerance(Network.mlp([2, 2]), two_moons(0), Family("amount", LInf(0.01)), Training(epochs=2), share=0.5)
@@ -280,9 +282,12 @@ def tolerance(
     counted = bool(getattr(family, "whole", False)) if whole is None else whole
     most = min(most, len(data.train)) if isinstance(family, Family) and counted else most
     made, under = training or Training(), family(min(start, most)) if given is None else given
+    if isinstance(made, Fitted):
+        # Most values tried are too large, and would be tried by every slow way.
+        options = {"thorough": False, **options}
     decided = decide(network, data, (under, family(0.0)), made, (engine,), select, hear=hear, **options)
     certify = partial(certify_model, network, data, training=decided.training, engine=engine)
-    asked = partial(_try, partial(certify, **options, **decided.options), len(data.tested))
+    asked = partial(_try, partial(certify, **options, **decided.options), data, made, options)
 
     def once(value: float) -> Tried | Outputs:
         hear(f"value {value:.4g}")
@@ -345,13 +350,22 @@ def check(
     family(start).bind(data.train)
 
 
-def _try(certify: Callable[..., CertifiedRun], points: int, threat: Threat) -> Tried | Outputs:
-    """Certify and attack, perhaps on another machine; bounds that diverge certify nothing."""
+def _try(
+    certify: Callable[..., CertifiedRun],
+    data: Split,
+    made: Training | Fitted,
+    options: Mapping[str, Any],
+    threat: Threat,
+) -> Tried | Outputs:
+    """Certify and attack, perhaps on another machine; bounds that diverge certify nothing, and a fit is attacked all the same."""
     try:
         run = certify(threat=threat)
     except Diverged:
-        nothing = np.zeros(points, dtype=bool)
-        return Tried(nothing, nothing)
+        nothing = np.zeros(len(data.tested), dtype=bool)
+        if data.train.task is Task.NUMBERS or not isinstance(made, Fitted) or not options.get("attacked", True):
+            return Tried(nothing, nothing)
+        nominal, found = attack_fit(data, threat, made, **{k: v for k, v in options.items() if k in ATTACKED})
+        return Tried(nothing, (found.classes != nominal).any(axis=0))
     if run.test is not None:
         return Tried(run.test.certified, changed_by_attack(run))
     assert run.test_ranges is not None
