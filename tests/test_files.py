@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import mibp_cert as mc
 from mibp_cert import cli
 from mibp_cert.certify.choice import Judge
-from mibp_cert.certify.request import check_memory, estimate_memory
+from mibp_cert.certify.forecast import check_memory, estimate_memory
 from mibp_cert.config import defaults, job_of, merged, plain_config, read_config, threat_of
 from mibp_cert.data.reading import Reading, read_table
 from mibp_cert.data.table import split_table
@@ -136,7 +136,7 @@ def test_amounts_are_compared_with_everything_else_kept(tmp_path: Path) -> None:
     arguments = ["--target", "diagnosis", "--missing", "mental_health", "--eps-values", "0.1,age=1", "--epochs", "2"]
     said = run("compare", str(path), *arguments, "--no-attack", "--csv", str(tmp_path / "c.csv"))
     assert pd.read_csv(tmp_path / "c.csv")["threat"].tolist() == ["eps 0.1", "eps age=1"]
-    assert "trained for all of its 2 epochs" in said
+    assert "trained for exactly 2 step(s), as certify chooses for: every number may be off by 0.1" in said
 
 
 def test_blame_reads_a_finished_run_directory(tmp_path: Path) -> None:
@@ -284,16 +284,16 @@ def test_a_million_rows_are_refused_before_they_hurt() -> None:
     network = mc.Network.mlp([8, 20, 2])
     with pytest.raises(UserError, match=r"1000000 rows with 8000000 doubtful entries need about \d+ GiB.*--sample"):
         mc.certify_training(network, data, mc.LInf(0.1))
-    check_memory(network, data, mc.LInf(0.1), 100, engine_named("interval"))
+    check_memory(network, data, mc.LInf(0.1), mc.Training(), engine_named("interval"))
     relational = engine_named("relational")
     assert estimate_memory(network, 100, 0, 1000, relational) < estimate_memory(network, 100, 1000, 1000, relational)
 
 
 def test_memory_is_looked_at_before_any_training(monkeypatch: pytest.MonkeyPatch) -> None:
     given = merged({"data": {"source": "two-moons"}})
-    monkeypatch.setattr("mibp_cert.certify.request.LARGE", 1)
+    monkeypatch.setattr("mibp_cert.certify.forecast.LARGE", 1)
     job_of(given)
-    monkeypatch.setattr("mibp_cert.certify.request.free_memory", lambda: 0)
+    monkeypatch.setattr("mibp_cert.certify.forecast.free_memory", lambda: 0)
     with pytest.raises(UserError, match="100 rows with 200 doubtful entries need about"):
         job_of(given)
 
@@ -304,7 +304,7 @@ def test_the_configuration_knows_every_option_of_the_api() -> None:
     known = {key for section in defaults().values() for key in section}
     asked = set(inspect.signature(mc.certify_training).parameters) - {
         "network", "data", "threat", "training", "solver", "relational", "attack_settings", "attacked", "select",
-        "test_threat", "theta0", "callbacks", "run_dir", "resume",
+        "test_threat", "theta0", "steps", "callbacks", "run_dir", "resume",
     }  # fmt: skip
     assert asked <= known
     for kind, section in (

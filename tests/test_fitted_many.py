@@ -11,8 +11,7 @@ import pytest
 
 import mibp_cert as mc
 from fits import World, step_of, table, threats
-from mibp_cert.certify import attack
-from mibp_cert.certify import request as requests
+from mibp_cert.certify import attack, forecast
 from mibp_cert.errors import UnsupportedOperation, UserError
 from mibp_cert.fitted import SCORE_LOSSES, Fitted, dual, engine, ranges, shared
 from mibp_cert.fitted.dual import Dual
@@ -228,6 +227,6 @@ def test_only_what_memory_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPat
     step, bound = step_of(data, Fitted()), mc.LInf(0.001).bind(data)
     for x_other, y_other in bound.sample(rng, 2):
         assert run.bounds.contains(step.train(run.theta, x_other, y_other))
-    monkeypatch.setattr(requests, "free_memory", lambda: 10_000_000)
+    monkeypatch.setattr(forecast, "free_memory", lambda: 10_000_000)
     with pytest.raises(UserError, match=r"^20000 rows need about .* GiB .* fewer rows \(such as --sample \d+\)"):
         mc.certify_fit(data, mc.LInf(0.001), Fitted(), attacked=False)

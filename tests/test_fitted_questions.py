@@ -4,7 +4,6 @@ parameters, in Python and on the command line; the rest is refused by name."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -275,12 +274,3 @@ def test_questions_on_the_command_line(path: str, tmp_path: Path) -> None:
     assert "Flips at once" in told
     invoke("certify", path, *NUMBERS, "--eps", "age=1", "--rising", "age", "--json", str(out))
     assert json.loads(out.read_text())["postconditions"]["rising"]["age"]["holds"] == 10
-
-
-def test_tolerance_of_a_regression_is_refused(
-    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["mibp-cert", "tolerance", path, *NUMBERS, "--eps", "0.01"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "Tolerance is about the classes of test points" in capsys.readouterr().err

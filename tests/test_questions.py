@@ -199,7 +199,8 @@ def test_rows_are_varied_beside_missing_values() -> None:
     [
         ({"share": 1.5}, "share of test points must be"),
         ({"points": [500]}, "numbered from 0 to 199"),
-        ({"select": "best-validation"}, "must be the same for every value"),
+        ({"within": 1.0}, "classes are certain or not"),
+        ({"start": 0.0}, "first value tried must be a finite number > 0"),
     ],
 )
 def test_tolerance_refuses_what_makes_no_sense(change: dict[str, Any], words: str) -> None:

@@ -95,7 +95,7 @@ def test_unknown_tables_and_engines_are_named(what: str, engines: str) -> None:
 def test_a_fitted_model_stands_beside_the_papers_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With and without features, with C from the grid, without steps; beside networks, whose steps are said."""
     monkeypatch.setitem(TABLES, "iris2", replace(SMALL, learning_rates=(0.02,)))
-    monkeypatch.setattr(minimum, "QUICK", (0.005, 0.01))
+    monkeypatch.setattr(minimum, "COARSE", (0.005, 0.01))
     out = tmp_path / "out.json"
     words = ["reproduce", "iris2", "--seeds", "1", "--quick", "--model", "logistic", "--features", "4"]
     kept = ["--runs", str(tmp_path / "runs"), "--json", str(out)]
@@ -116,7 +116,7 @@ def test_a_fitted_model_stands_beside_the_papers_figures(tmp_path: Path, monkeyp
     assert network["C"] is None
     for record in (plain, featured):
         assert (record["engine"], record["steps"], record["learning_rate"]) == ("dual", None, None)
-        assert record["C"] in minimum.QUICK
+        assert record["C"] in minimum.COARSE
         assert record["certified"] <= record["attacked"] <= record["clean"]
     monkeypatch.setattr(runner, "run_unit", lambda *args: pytest.fail("ran again"))
     alone = CliRunner().invoke(app, [*words, *kept])

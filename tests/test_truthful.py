@@ -61,7 +61,7 @@ def test_bounds_and_models_before_a_divergence_are_not_handed_out_as_the_trained
 def test_an_estimator_whose_bounds_diverged_refuses_them_and_names_the_step_of_its_clean_model() -> None:
     data = mc.two_moons(0).train
     model = mc.CertifiedClassifier(
-        hidden=(20,), threat=mc.LInf(0.01), engine="interval", epochs=20, batch_size=2, scaling="none"
+        hidden=(20,), threat=mc.LInf(0.01), engine="interval", batch_size=2, scaling="none", loss="hinge", select="last"
     )
     with pytest.warns(ConvergenceWarning, match=r"diverged at step \d+.*predict_nominal is the clean model after step"):
         model.fit(np.array(data.x), np.array(data.y))

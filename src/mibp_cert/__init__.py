@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mibp_cert.store.verify import AuditSettings, verify
     from mibp_cert.studies.blame import Blame, blame
     from mibp_cert.studies.compare import compare
+    from mibp_cert.studies.parts import LossByPart, loss_by_part
     from mibp_cert.studies.tolerance import Family, Tolerance, tolerance
     from mibp_cert.threats import (
         L1,
@@ -90,6 +91,7 @@ _HOMES = {
     "store.verify": "AuditSettings verify",
     "studies.blame": "Blame blame",
     "studies.compare": "compare",
+    "studies.parts": "LossByPart loss_by_part",
     "studies.tolerance": "Family Tolerance tolerance",
     "threats": "Added AnyCategory Budget Confusable Exchanged L1 L2 LInf LabelFlips Missing Monotone Nothing "
     "Removed Rounded Rules Shift TargetNoise Threat column in_words label_is threat_from_json",
@@ -148,6 +150,7 @@ __all__ = [
     "LabelFlips",
     "LeakyReLU",
     "Linear",
+    "LossByPart",
     "MibpCertError",
     "Missing",
     "Monotone",
@@ -194,6 +197,7 @@ __all__ = [
     "in_words",
     "label_is",
     "load_run",
+    "loss_by_part",
     "monotone",
     "resume_run",
     "threat_from_json",

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
-from mibp_cert.certify.request import check_memory
+from mibp_cert.certify.forecast import Forecast, check_memory, forecast
 from mibp_cert.data import NAMES, Dataset, Split, Task, load
 from mibp_cert.data.reading import Reading, read_file
 from mibp_cert.data.table import missing_columns, notes, split_table
@@ -28,7 +28,7 @@ from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, FitMibpEngine, Fitted,
 from mibp_cert.nets import Activation, Conv2d, Flatten, LeakyReLU, Network, ReLU, Sigmoid, Softplus, Tanh, Training
 from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.properties import Questions
-from mibp_cert.studies.choose import Choice, choose_C
+from mibp_cert.studies.choose import COARSE, GRID, Choice, choose_C
 from mibp_cert.threats import Catalogued, nearest
 from mibp_cert.threats.short import column_names, named_columns, threat_of
 
@@ -39,6 +39,10 @@ ALL = "all"
 """The batch size that is as many rows as there are."""
 WHOLE_BATCH = 2000
 """Rows up to which tables of one's own are trained on in one batch."""
+CHOSEN = 3.0
+"""About as many times what one fit takes, choosing `C` takes beside it."""
+PATIENCE = 60.0
+"""Seconds beyond which `C` is chosen from fewer."""
 OWN_CLASSES = Training(epochs=20, learning_rate=0.2, loss="cross-entropy")
 OWN_NUMBERS = Training(epochs=50, learning_rate=0.1, loss="squared-error")
 """How a network is trained on tables of one's own, without a hidden layer; the estimators have the same defaults."""
@@ -148,12 +152,12 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
             said = {key: value for key, value in values.items() if value is not None}
             config[section] = {**({} if instead else config[section]), **said}
             for key in (f"{section}.{entry}" for entry in said):
-                named[key] = f"[{section}] {key.partition('.')[2]}" if layer is given else _flag(key)
+                named[key] = f"[{section}] {key.partition('.')[2]}" if layer is given else flag_of(key)
     _check_model(config, named)
     return config
 
 
-def _flag(key: str) -> str:
+def flag_of(key: str) -> str:
     """What a key is called on the command line."""
     return RENAMED.get(key, f"--{key.partition('.')[2].replace('_', '-')}")
 
@@ -249,15 +253,29 @@ class Job:
     open: bool = False
     """Is `C` still to be chosen?"""
 
+    def forecast(self) -> Forecast:
+        """What one run will take; choosing `C` takes a few of them."""
+        asked = sum(len(rows) for rows in (self.data.validation, self.data.test) if rows is not None)
+        made = FITTED[self.engines[0]] if isinstance(self.training, Fitted) else engine_named(self.engines[0])
+        parts = self.network, self.data.train, self.threat, self.training, made
+        one = forecast(*parts, asked, attacked=self.options["attacked"])
+        return replace(one, seconds=one.seconds * (CHOSEN if self.open else len(self.engines)))
+
     def settled(self, hear: Callable[[float], None] = lambda c: None) -> Job:
         """With the `C` that validation rows prefer, where it was left open."""
         if not self.open:
             return self
         assert isinstance(self.training, Fitted)
         told = {name: value for name, value in self.options.items() if name == "solver"}
-        found = choose_C(self.data, self.threat, self.training, hear=hear, **told)
+        grid = COARSE if self.forecast().seconds > PATIENCE else GRID
+        found = choose_C(self.data, self.threat, self.training, grid=grid, hear=hear, **told)
         config = {**self.config, "model": {**self.config["model"], "C": found.C}}
         return replace(self, config=config, training=replace(self.training, C=found.C), choice=found, open=False)
+
+    @property
+    def select(self) -> Selection:
+        """Which epoch the certificate is about; of fitted models there is none to choose."""
+        return _typed(Selection, self.config.get("select", {}))
 
     def run(self, engine: str, callbacks: Callbacks | None = None, **kept: Any) -> CertifiedRun:
         """Certify with one of the engines; `kept`: where the run is kept, if it is (`run_dir`, `resume`)."""
@@ -265,7 +283,7 @@ class Job:
             return certify_fit(
                 self.data, self.threat, self.training, engine, callbacks=callbacks, **self.options, **kept
             )
-        given = {"select": _typed(Selection, self.config["select"]), "callbacks": callbacks, **self.options, **kept}
+        given = {"select": self.select, "callbacks": callbacks, **self.options, **kept}
         return certify_training(self.network, self.data, self.threat, self.training, engine, **given)
 
 
@@ -305,7 +323,7 @@ def job_of(config: Config) -> Job:
     }
     engines = tuple(name.strip() for name in config["run"]["engine"].split(","))
     for engine in engines:
-        check_memory(network, data.train, threat, training.batch_size, engine_named(engine))  # before any training
+        check_memory(network, data.train, threat, training, engine_named(engine))  # before any training
     effective = {**config, "threat": threat.to_json(), "model": {"kind": NETWORK}}
     return Job(effective, network, data, threat, training, engines, options, questions, tuple(said))
 
@@ -438,9 +456,9 @@ def _check_data(section: Mapping[str, Any]) -> None:
         if said == default or key == "source" or (source not in NAMES and key != "path"):
             continue
         if key != "path":
-            raise UserError(f"{_flag(f'data.{key}')} belongs to files of your own; leave it out for {source}.")
+            raise UserError(f"{flag_of(f'data.{key}')} belongs to files of your own; leave it out for {source}.")
         if source != NPHA:
-            raise UserError(f"{_flag('data.path')} belongs to the data set {NPHA}; leave it out for {source}.")
+            raise UserError(f"{flag_of('data.path')} belongs to the data set {NPHA}; leave it out for {source}.")
 
 
 def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> tuple[Split, list[str]]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from mibp_cert.certify.attack import AttackSettings
-from mibp_cert.certify.loop import Callbacks, certify
+from mibp_cert.certify.attack import AttackSettings, attack
+from mibp_cert.certify.loop import Callbacks, certify, clean_models
+from mibp_cert.certify.predict import Attack, nominal_classes
 from mibp_cert.certify.request import Request, Selection, check_threat, with_missing
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split
@@ -47,6 +48,7 @@ def certify_training(
     test_threat: Threat | None = None,
     attacked: bool = True,
     theta0: Array | None = None,
+    steps: int | None = None,
     callbacks: Callbacks | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
@@ -57,8 +59,9 @@ def certify_training(
     model trained on the clean data and, if `data` has a test part, certified predictions for it and an attack beside them.
     `test_threat` says what may be wrong with the test inputs themselves; a class is then certified for all of them at once.
     `select="best-validation"` picks the number of epochs with the highest certified accuracy on the (trusted) validation part;
-    the certificate is then about training for exactly that many steps. `run_dir`: a folder that holds the set after every step;
-    with `resume`, an interrupted run in it goes on and ends with the same bits.
+    the certificate is then about training for exactly that many steps. `steps`: the training ends after exactly so many.
+    `run_dir`: a folder that holds the set after every step; with `resume`, an interrupted run in it goes on and ends with the
+    same bits.
 
     >>> from mibp_cert import LInf, two_moons
     >>> run = certify_training(Network.mlp([2, 4, 2]), two_moons(0), LInf(0.01), Training(epochs=1))
@@ -78,6 +81,7 @@ def certify_training(
         network.initialise(training.seed, training.init) if theta0 is None else np.asarray(theta0, dtype=np.float64),
         test_threat,
         (attack_settings or AttackSettings()) if attacked else None,
+        steps,
     )
     return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
 
@@ -111,24 +115,29 @@ def certify_fit(
     >>> run.bounds.contains(run.theta)
     True
     """
-    model, split = model or Fitted(), Split.of(data)
+    split = Split.of(data)
     if sample_weight is not None:
         split = replace(split, train=split.train.weighted(sample_weight))
-    network = model.network(split.train)
-    request = _request(
-        network,
-        split,
-        threat,
-        model,
-        engine,
-        EngineSettings(solver or SolverSettings(), thorough=thorough),
-        engine,
-        Selection(),
-        model.start(split.train),
-        test_threat,
-        (attack_settings or AttackSettings()) if attacked else None,
-    )
+    settings = EngineSettings(solver or SolverSettings(), thorough=thorough)
+    wanted = (attack_settings or AttackSettings()) if attacked else None
+    request = _of_fit(split, threat, model or Fitted(), engine, settings, test_threat, wanted)
     return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
+
+
+def attack_fit(
+    data: Split,
+    threat: Threat | None,
+    model: Fitted,
+    *,
+    test_threat: Threat | None = None,
+    attack_settings: AttackSettings | None = None,
+) -> tuple[NDArray[np.intp], Attack]:
+    """The attack alone, where bounds are of no use: classes of the clean model for the test points, and what real fits reach."""
+    wanted = attack_settings or AttackSettings()
+    r = _of_fit(data, threat, model, next(iter(FITTED)), EngineSettings(), test_threat, wanted)
+    inputs, (theta,) = r.test_inputs(), clean_models(r.network, r.data, r.threat, model)
+    nominal = nominal_classes(r.network, theta, inputs.x)
+    return nominal, attack(r.network, r.plan.steps, r.plan.begin, r.members, inputs, nominal, settings=wanted)
 
 
 def certify_model(
@@ -149,15 +158,31 @@ def certify_model(
     return certify_training(network, data, threat, training, engine or DEFAULT, **options)
 
 
+def _of_fit(
+    split: Split,
+    threat: Threat | None,
+    model: Fitted,
+    engine: str,
+    settings: EngineSettings,
+    test_threat: Threat | None,
+    wanted: AttackSettings | None,
+) -> Request:
+    """The request for a fitted model."""
+    parts = engine, settings, engine, Selection(), model.start(split.train), test_threat, wanted
+    return _request(model.network(split.train), split, threat, model, *parts)
+
+
 def _request(network: Network, data: Split | Dataset, threat: Threat | None, *rest: Any) -> Request:
     """The request for these parts, checked before any work is done."""
-    training, engine, settings, prediction, select, start, test_threat, attack = rest
+    training, engine, settings, prediction, select, start, test_threat, *others = rest
     for given in (threat, test_threat):
         check_threat(given)
     split = Split.of(data)
     if split.test is not None and split.test.missing is not None:
         test_threat = with_missing(test_threat)  # a value that is missing may be any valid one
     doubt = Nothing() if threat is None else threat
-    request = Request(network, split, doubt, training, engine, settings, prediction, select, start, test_threat, attack)
+    request = Request(
+        network, split, doubt, training, engine, settings, prediction, select, start, test_threat, *others
+    )
     request.check()
     return request

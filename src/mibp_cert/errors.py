@@ -28,4 +28,9 @@ class SoundnessError(MibpCertError):
 
 
 class Diverged(SoundnessError):
-    """The bounds grew beyond all use before the first epoch was over: there is nothing to certify from."""
+    """The bounds grew beyond all use before the first epoch was over: there is nothing to certify from. `enough`: of a fitted
+    model, about the largest `C` that was found to be small enough."""
+
+    def __init__(self, words: str, enough: float | None = None) -> None:
+        super().__init__(words)
+        self.enough = enough

@@ -161,7 +161,7 @@ class _Loop:
         numbers = self.request.train.task is Task.NUMBERS
         for number, (step, size) in enumerate(zip(plan.steps, plan.sizes, strict=True), start=1):
             count += size
-            whole = count % plan.per_epoch == 0
+            whole, last = count % plan.per_epoch == 0, count == plan.total
             if self.keeper is not None and number <= known:
                 record = self.keeper.records[number - 1]
                 if number == known and not record.diverged:
@@ -173,7 +173,7 @@ class _Loop:
                 trained = step.train(trained, x[step.rows], y[step.rows])
                 elapsed = time.perf_counter() - start
                 bounds = now.first(self.parameters)
-                record = self._record(now, bounds, trained, count, report, elapsed, whole or select.per_step)
+                record = self._record(now, bounds, trained, count, report, elapsed, whole or last or select.per_step)
                 if self.keeper is not None:
                     needed = {number} if self.chosen is None else {number, self._place(self.chosen.record.steps)}
                     arrays = None if record.diverged else {**now.arrays(), "trained": trained}

@@ -13,9 +13,9 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import psutil
 
 from mibp_cert.certify.attack import AttackSettings
+from mibp_cert.certify.forecast import check_memory
 from mibp_cert.certify.plain import (
     arrays_of,
     column_json,
@@ -42,7 +42,7 @@ from mibp_cert.engines import (
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.fitted import BALANCED, FITTED, DualEngine, Fitted
-from mibp_cert.nets import Network, Plan, Training, effective_batch_size
+from mibp_cert.nets import Network, Plan, Training
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.base import digest_of
 from mibp_cert.threats import Catalogued, Missing, Threat, threat_from_json
@@ -90,6 +90,8 @@ class Request:
     """What may be wrong with the test inputs themselves."""
     attack: AttackSettings | None = field(default_factory=AttackSettings)
     """None: no attack."""
+    steps: int | None = None
+    """The training ends after exactly so many steps; None: after all of its own."""
 
     def check(self) -> None:
         """Raise `UserError` for what cannot be done."""
@@ -115,7 +117,7 @@ class Request:
             raise UserError(
                 f"The engine '{self.engine}' knows fitted models of one score; three or more classes are bounded by 'dual'."
             )
-        check_memory(self.network, train, self.threat, self.training.batch_size, made)
+        check_memory(self.network, train, self.threat, self.training, made)
 
     def _check_rows(self) -> None:
         """Rows come and go, and have weights, in the training data of fitted models alone."""
@@ -180,7 +182,7 @@ class Request:
         """The whole training, one step in each graph."""
         # A fit also reads the rows that may come.
         data = self.members.clean if self.threat.changes_rows() else self.train
-        return self.training.plan(self.network, data, self.start)
+        return self.training.plan(self.network, data, self.start).first(self.steps)
 
     @cached_property
     def unrolled(self) -> Plan:
@@ -188,7 +190,7 @@ class Request:
         return (
             self.plan
             if self.settings.unroll == 1
-            else self.training.plan(self.network, self.train, self.start, self.settings.unroll)
+            else self.training.plan(self.network, self.train, self.start, self.settings.unroll).first(self.steps)
         )
 
     def test_inputs(self) -> Inputs:
@@ -234,6 +236,7 @@ class Request:
             if self.test_threat is None or test is None
             else digest_of(self.test_threat.bind(test)),
             "attack": None if self.attack is None else asdict(self.attack),
+            **({} if self.steps is None else {"steps": self.steps}),
             "repeatable": solver.repeatable,
             "data": {
                 "classes": [scalar(c) for c in train.classes],
@@ -287,6 +290,7 @@ class Request:
             arrays["start"],
             None if plain["test_threat"] is None else threat_from_json(plain["test_threat"]),
             None if plain["attack"] is None else AttackSettings(**plain["attack"]),
+            plain.get("steps"),
         )
 
 
@@ -308,56 +312,3 @@ def with_missing(threat: Threat | None) -> Threat:
     if not isinstance(threat, Catalogued):
         raise UserError("The rows have missing values, which rules cannot be combined with; fill them in.")
     return threat if threat.knows_missing() else threat & Missing()
-
-
-LARGE = 20_000
-"""Cells from which on data are looked at."""
-PROBE = 4000
-"""Rows that the number of symbols is read off."""
-MOST_SYMBOLS = 500_000
-"""Above, a run would take days, whatever the memory."""
-SHARE = 0.8
-"""Share of the free memory that a run may plan for."""
-
-
-def count_symbols(train: Dataset, threat: Threat) -> int:
-    """Symbols of the data's noise; for many rows, those of a part of them, scaled up."""
-    if len(train) <= PROBE:
-        return threat.bind(train).noise().symbols
-    part = np.linspace(0, len(train) - 1, PROBE).astype(np.intp)
-    try:
-        return int(threat.bind(train.take(part)).noise().symbols * len(train) / PROBE)
-    except UserError:
-        return len(train) * train.features  # given rows or masks fit all rows only; every cell may be in doubt
-
-
-def free_memory() -> int:
-    """Bytes that are free on this machine."""
-    return int(psutil.virtual_memory().available)
-
-
-def estimate_memory(network: Network, batch: int, symbols: int, rows: int, engine: type[Engine]) -> int:
-    """Bytes at the peak of a step: the data, and what the engine keeps."""
-    return 8 * rows * network.features * 6 + engine.memory(network, batch, symbols)
-
-
-def check_memory(
-    network: Network, train: Dataset, threat: Threat, batch_size: int | None, engine: type[Engine]
-) -> None:
-    """Raise `UserError` if the run would need more than there is; only large data are looked at."""
-    if len(train) * train.features < LARGE:
-        return
-    free = free_memory()
-    symbols, fit = count_symbols(train, threat) if engine.keeps_symbols else 0, engine in FITTED.values()
-    batch = len(train) if fit else effective_batch_size(len(train), batch_size)
-    need = estimate_memory(network, batch, symbols, len(train), engine)
-    if fit and need > SHARE * free:
-        raise UserError(
-            f"{len(train)} rows need about {need / 2**30:.2g} GiB ({free / 2**30:.2g} are free): use fewer rows (such as "
-            f"--sample {max(1, int(0.9 * SHARE * free / need * len(train)))}), fewer columns, or fewer features."
-        )
-    if need > SHARE * free or symbols > MOST_SYMBOLS:
-        raise UserError(
-            f"{len(train)} rows with {symbols} doubtful entries need about {need / 2**30:.0f} GiB ({free / 2**30:.0f} "
-            "are free) and very long: use fewer rows (such as --sample 5000), doubt fewer, or choose the engine 'interval'."
-        )

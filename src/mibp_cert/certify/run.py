@@ -6,7 +6,7 @@ import math
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from operator import attrgetter
@@ -241,6 +241,13 @@ class CertifiedRun:
     def reached(self) -> bool:
         """Do the bounds reach the end of the training asked for? If they diverged before, nothing is known of its models."""
         return self.diverged is None or self.select.by_validation
+
+    @property
+    def decided(self) -> Request:
+        """The same request with nothing left to choose: a training of exactly the steps that this run is about."""
+        if not self.select.by_validation or self.fitted is not None:
+            return self.request
+        return replace(self.request, select=Selection(), steps=self.steps)
 
     def check_reached(self) -> None:
         """Raise `UserError` if the bounds diverged before the training asked for was over."""

@@ -19,7 +19,8 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
-from mibp_cert.cli import commands
+from mibp_cert.cli import commands, studies
+from mibp_cert.cli.asked import Asked
 from mibp_cert.cli.doctor import doctor
 from mibp_cert.cli.names import NAMES, listed
 from mibp_cert.cli.reproduce import reproduce
@@ -167,7 +168,8 @@ def shared(command: Callable[..., None], flags: Mapping[str, Flag] = FLAGS) -> C
             if value not in (None, []):
                 said.setdefault(section, {})[entry] = str(value) if isinstance(value, Path) else value
         path = values["config_path"]
-        command(merged({} if path is None else read_config(path), said), **{p.name: values[p.name] for p in own})
+        config = merged({} if path is None else read_config(path), said)
+        command(Asked(config, said, path), **{p.name: values[p.name] for p in own})
 
     described: Any = called
     described.__doc__, described.__name__ = command.__doc__, command.__name__
@@ -200,7 +202,7 @@ def _root(
 
 
 app.command()(shared(commands.certify, MODEL | FLAGS | QUESTIONS))
-for _asked in (commands.tolerance, commands.blame, commands.compare):
+for _asked in (studies.tolerance, studies.blame, studies.compare):
     app.command()(shared(_asked, MODEL | FLAGS))
 for _command in (commands.resume, commands.report, commands.verify, reproduce, doctor):
     app.command()(_command)
@@ -210,6 +212,12 @@ def main() -> None:
     """Entry point: a mistake is one sentence and exit status 2, bounds of no use are 3, Ctrl-C is 130; never a traceback."""
     try:
         app()
+    except MemoryError:
+        said = (
+            "there is not enough memory for this: use fewer rows (--sample), doubt fewer columns, or raise the limit."
+        )
+        Console(stderr=True).print(f"mibp-cert: {said}", style="red", soft_wrap=True, highlight=False, markup=False)
+        sys.exit(USER_MISTAKE)
     except MibpCertError as error:
         Console(stderr=True).print(f"mibp-cert: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
         if isinstance(error, commands.Interrupted):

@@ -1,25 +1,27 @@
-"""Commands on a user's data: certify, resume, report, verify, and the questions tolerance, blame and compare; what they print and
-write, and what is said after Ctrl-C."""
+"""Commands on a user's data: certify, resume, report and verify; what they print and write, and what is said after Ctrl-C."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from typer import Argument, Exit, Option
 
-from mibp_cert.errors import MibpCertError, UserError
+from mibp_cert.cli.asked import Asked
+from mibp_cert.errors import Diverged, MibpCertError, UserError
 
 if TYPE_CHECKING:
     from mibp_cert.certify import CertifiedRun
-    from mibp_cert.config import Config, Job
+    from mibp_cert.cli.advice import Next
+    from mibp_cert.config import Job
     from mibp_cert.questions.properties import Questions
     from mibp_cert.studies.choose import Choice
+    from mibp_cert.studies.parts import LossByPart
 
 
 def _file(help_: str, *names: str) -> Any:
@@ -29,11 +31,21 @@ def _file(help_: str, *names: str) -> Any:
 Quiet = Annotated[bool, _file("Print nothing but errors.", "--quiet", "-q")]
 JsonPath = Annotated[Path | None, _file("Write the result as JSON.", "--json")]
 Report = Annotated[Path | None, _file("Write one HTML page.", "--report")]
+Parts = Annotated[
+    bool | None,
+    Option(
+        help="Certify each part of what may be wrong alone, too; default: if it is quick, and less than 90 % is certified.",
+        show_default=False,
+    ),
+]
+QUICK = 30.0
+"""Seconds that what nobody asked for may take."""
 RunDir = Annotated[Path, Argument(help="A run directory.")]
 
 
 def certify(
-    config: Config,
+    config: Asked,
+    parts: Parts = None,
     run_dir: Annotated[Path | None, _file("Folder that keeps the run step by step.", "--run")] = None,
     resume: Annotated[bool, _file("Go on with the run in that folder.", "--resume")] = False,
     report: Report = None,
@@ -44,6 +56,7 @@ def certify(
 ) -> None:
     """Train with proven bounds on every parameter and certify the test points."""
     from mibp_cert.certify.columns import column_records
+    from mibp_cert.cli.advice import after_certify, tell
     from mibp_cert.config import job_of, plain_config
     from mibp_cert.fitted import Fitted
     from mibp_cert.report.progress import progress_bars, show_training
@@ -59,16 +72,25 @@ def certify(
         console.print(columns_text(column_records(job.data, job.threat)), highlight=False)
     for note in job.notes:
         console.print(note, highlight=False)
-    job = settled(job, console)
+    tell_forecast(job, console)
+    with advised(config, job):
+        job = settled(job, console)
     for name in job.engines:
-        folder = _beside(run_dir, name, job)
-        with interruptible(f"nothing was written for the engine '{name}'.", folder), progress_bars(quiet) as progress:
+        folder, began = _beside(run_dir, name, job), time.perf_counter()
+        with (
+            advised(config, job),
+            interruptible(f"nothing was written for the engine '{name}'.", folder),
+            progress_bars(quiet) as progress,
+        ):
             kept = {} if folder is None else {"run_dir": folder, "resume": resume}
             run = job.run(name, show_training(progress, name, fit=isinstance(job.training, Fitted)), **kept)
         if folder is not None:
             write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
-        show(console, run, job.config, files[name], job.questions, job.choice)
+        loss = _loss(run, parts, time.perf_counter() - began, quiet)
+        ways = list(after_certify(config, job, run, split=loss is not None))
+        show(console, run, job.config, files[name], job.questions, job.choice, loss, ways)
+        tell(console, ways)
         console.print()
     if len(runs) > 1:
         console.print(side_by_side(runs), soft_wrap=False)
@@ -130,172 +152,17 @@ def verify(
             raise Exit(code)
 
 
-def tolerance(
-    config: Config,
-    vary: Annotated[str, Option(help="amount (of --eps), rows, or flips.")] = "amount",
-    share: Annotated[float, Option(help="Share of the test points that must be certified.")] = 0.9,
-    point: Annotated[list[int] | None, Option(help="Also for this test point (repeatable).")] = None,
-    start: Annotated[float | None, Option(help="First value tried.")] = None,
-    most: Annotated[float, Option(help="Largest value tried.")] = float("inf"),
-    precision: Annotated[float, Option(help="Relative precision of the answer.")] = 0.05,
-    json_path: JsonPath = None,
-    quiet: Quiet = False,
-) -> None:
-    """How wrong may the data be? The largest doubt that certificates survive, and the smallest that an attack used."""
-    from mibp_cert.config import job_of
-    from mibp_cert.report.progress import lines
-    from mibp_cert.studies import tolerance as study
+def _loss(run: CertifiedRun, wanted: bool | None, seconds: float, quiet: bool) -> LossByPart | None:
+    """What is lost to each part of the threat, where it was asked for, or where much is lost and it takes no time."""
+    from mibp_cert.cli.advice import is_enough
+    from mibp_cert.studies.parts import loss_by_part, threats_in
 
-    check_writable(json_path)
-    console, section = new_console(quiet), config["threat"]
-    _check_one_engine(config)
-    usual: Config = {"amount": {"eps": 1.0}, "flips": {"kind": "nothing"}}
-    if not section:
-        section |= usual.get(vary, {})
-    if start is None:
-        start = 0.01 if vary == "amount" and section.get("eps") == 1.0 else 1.0
-    job = settled(job_of(config), console)
-    (engine,), threat = job.engines, job.threat.to_json()
-    family = study.Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
-    asked: dict[str, Any] = {"share": share, "points": point, "start": start, "most": most, "precision": precision}
-    with interruptible(), console.status("bisection") as status:
-        said = lines(Console(stderr=True, quiet=quiet))
-
-        def hear(words: str) -> None:
-            status.update(f"bisection: {words}")
-            said.heard("bisection", words, None)  # how many values there will be, nobody knows
-
-        asked["hear"] = hear
-        found = study.tolerance(
-            job.network, job.data, family, job.training, engine, **asked, **_sweep(job, one_by_one=True)
-        )
-    amount = "as eps" if threat == {"kind": "linf", "eps": 1.0} else "times the amounts given"
-    what = {"amount": amount, "rows": "rows", "flips": "flipped labels"}[vary]
-    top = "for no value" if found.largest is None else f"up to {found.largest:.4g} {what}, and for everything smaller"
-    beside = "no attack leaves fewer" if found.smallest is None else f"attacks leave fewer from {found.smallest:.4g} on"
-    console.print(f"What may be wrong: {job.threat.words()}.", highlight=False)
-    console.print(f"{100 * share:g} % of the test points are certified {top}; {beside}.")
-    for p in point or []:
-        between = f"certified up to {found.certified[p]:.4g}, an attack succeeds from {found.broken[p]:.4g} on"
-        console.print(f"Test point {p}: {between}.")
-    console.print(f"{len(found.values)} runs, engine {engine}, each {_made(job)}.")
-    write_json(json_path, {**found.to_json(), "vary": vary, "threat": threat, "engine": engine})
-
-
-def blame(
-    config: Config,
-    point: Annotated[list[int] | None, Option(help="Only this test point (repeatable).")] = None,
-    top: Annotated[int, Option(help="Rows to re-check.")] = 10,
-    report: Report = None,
-    json_path: JsonPath = None,
-    quiet: Quiet = False,
-) -> None:
-    """Which training rows carry the uncertainty, and what re-checking them would be worth; also of a finished run directory."""
-    from mibp_cert.config import NETWORK, job_of, merged
-    from mibp_cert.engines import engine_named
-    from mibp_cert.fitted import Fitted
-    from mibp_cert.report.progress import progress_bars, show_training
-    from mibp_cert.store import load_run
-    from mibp_cert.studies.blame import blame as ask
-
-    console = new_console(quiet)
-    engine = _check_one_engine(config)
-    if config["model"]["kind"] == NETWORK and not engine_named(engine).keeps_symbols:
-        raise UserError("Blame reads the relational bound; leave out --engine.")
-    check_writable(json_path, report)
-    source = config["data"]["source"]
-    if source is not None and (Path(source) / "run.json").exists():
-        if config != merged({}, {"data": {"source": source}}):
-            raise UserError(f"The run in {source} has its own settings: leave out other flags, and --config.")
-        run, effective, choice = load_run(source), stored_config(Path(source)), None
-    else:
-        job = settled(job_of(config), console)
-        (engine,) = job.engines
-        with interruptible(), progress_bars(quiet) as progress:
-            hear = show_training(progress, engine, fit=isinstance(job.training, Fitted))
-            run, effective, choice = job.run(engine, hear), job.config, job.choice
-    with console.status("second run"):
-        found = ask(run, point, top=top)
-    if len(found.rows):
-        shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
-        console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), soft_wrap=False)
-        shares = ", ".join(f"{name} {effect:.0f} %" for name, effect in found.columns.head(top).items())
-        console.print(f"By column: {shares}.", highlight=False)
-    console.print(found.sentence, highlight=False)
-    columns = {} if run.fitted is None else {"columns": found.columns.to_dict()}
-    write_json(json_path, {**run.to_json(), "blame": {**found.to_json(), **columns}})
-    if report is not None:
-        write_report(console, report, run, effective, blame=found, choice=choice)
-
-
-def compare(
-    config: Config,
-    values: Annotated[
-        str | None, Option("--eps-values", help="Several amounts side by side, such as 0.01,0.02.")
-    ] = None,
-    csv_path: Annotated[Path | None, Option("--csv", help="Write the table as CSV.")] = None,
-    quiet: Quiet = False,
-) -> None:
-    """Engines (--engine a,b) or amounts (--eps-values) side by side on the same data and seed."""
-    from mibp_cert.config import job_of, threat_of
-    from mibp_cert.engines import COMPARED, DEFAULT
-    from mibp_cert.fitted import Fitted
-    from mibp_cert.report.progress import progress_bars, show_sweep
-    from mibp_cert.studies.compare import compare as ask
-
-    check_writable(csv_path)
-    console = new_console(quiet)
-    job = settled(job_of(config), console)
-    threats, section = {job.threat.words(): job.threat}, config["threat"]
-    if values is not None:
-        if "kind" in section:
-            raise UserError(
-                "Amounts can be varied for a threat given by --eps; this one is written out in the configuration."
-            )
-        amounts = [value.strip() for value in values.split(",")]
-        threats = {f"eps {eps}": threat_of({**section, "eps": eps}, job.data.train) for eps in amounts}
-    fitted = isinstance(job.training, Fitted)
-    engines = job.engines if config["run"]["engine"] != DEFAULT or values or fitted else COMPARED
-    with interruptible(), progress_bars(quiet) as progress:
-        hear = show_sweep(progress, "comparing")
-        found = ask(job.network, job.data, threats, job.training, engines, hear=hear, **_sweep(job))
-    if len(threats) == 1:
-        console.print(f"What may be wrong: {next(iter(threats))}.", highlight=False)
-    console.print(f"Each is {_made(job)}.", highlight=False)
-    shown = found.reset_index() if len(threats) > 1 else found.reset_index("threat", drop=True).reset_index()
-    console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.4g}"))
-    if csv_path is not None:
-        found.to_csv(csv_path)
-
-
-def _made(job: Job) -> str:
-    """How every model of a study is made, in words."""
-    from mibp_cert.fitted import Fitted
-
-    training = job.training
-    return (
-        "fitted to its minimum" if isinstance(training, Fitted) else f"trained for all of its {training.epochs} epochs"
-    )
-
-
-def _sweep(job: Job, *, one_by_one: bool = False) -> dict[str, Any]:
-    """How each run of a study is made, and where. Fitted models that are made `one_by_one` have their bounds spread, others are
-    spread themselves."""
-    from mibp_cert.fitted import Fitted
-
-    solver = job.options["solver"]
-    if isinstance(job.training, Fitted) and one_by_one:
-        return {**job.options, "jobs": 1}
-    place = {"parallel": solver.parallel, "jobs": solver.jobs or 1}
-    alone = {"solver": replace(solver, jobs=1, parallel="local")} if isinstance(job.training, Fitted) else {}
-    return {**job.options, **alone, **place}
-
-
-def _check_one_engine(config: Config) -> str:
-    name = str(config["run"]["engine"])
-    if "," in name:
-        raise UserError("This command takes one engine; compare takes several.")
-    return name
+    quick = seconds * max(1, len(threats_in(run.threat))) <= QUICK
+    asked = quick and not is_enough(run) if wanted is None else wanted
+    if not asked or run.data.test is None or not run.reached:
+        return None
+    with interruptible(), Console(stderr=True, quiet=quiet).status("each part alone") as status:
+        return loss_by_part(run, lambda words: status.update(f"each part alone: {words}"))
 
 
 def _beside(path: Path | None, engine: str, job: Job) -> Path | None:
@@ -319,6 +186,18 @@ def interruptible(kept: str = "nothing was written.", folder: Path | None = None
         if folder is not None:
             kept = f"what was done is kept: go on with mibp-cert resume {folder}"
         raise Interrupted(f"Interrupted; {kept}") from None
+
+
+@contextmanager
+def advised(config: Asked, job: Job) -> Iterator[None]:
+    """Where the bounds come to nothing, say what to try."""
+    from mibp_cert.cli.advice import after_divergence
+
+    try:
+        yield
+    except Diverged as error:
+        way = after_divergence(config, job, error.enough)
+        raise Diverged(f"{error} Next, {way.words}: {way.command}") from None
 
 
 def new_console(quiet: bool = False) -> Console:
@@ -360,6 +239,19 @@ def stored_config(folder: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def tell_forecast(job: Job, console: Console) -> None:
+    """What the work will take, where that is more than a few seconds or a gigabyte."""
+    from mibp_cert.certify.forecast import free_memory, gib
+    from mibp_cert.report.progress import duration
+
+    told = job.forecast()
+    if told.notable:
+        console.print(
+            f"This will take about {duration(told.seconds)} and {gib(told.bytes)} of memory ({gib(free_memory())} are free).",
+            highlight=False,
+        )
+
+
 def settled(job: Job, console: Console) -> Job:
     """The job with its `C` chosen, where it was left open; the frontier is printed."""
     from mibp_cert.report.progress import lines
@@ -387,6 +279,8 @@ def show(
     files: Sequence[Path | None],
     questions: Questions | None = None,
     choice: Choice | None = None,
+    loss: LossByPart | None = None,
+    ways: Sequence[Next] = (),
 ) -> None:
     """Print what came out, and write the result and the report into these two files where they are wanted."""
     from mibp_cert.certify.columns import column_records
@@ -401,6 +295,8 @@ def show(
     if table is not None:
         console.print(table, soft_wrap=False)
     console.print(summary(run))
+    for sentence in () if loss is None else loss.sentences:
+        console.print(sentence, highlight=False)
     answers = {} if questions is None else questions.ask(run)
     sentences = describe(answers) if answers else []
     for sentence in sentences:
@@ -408,23 +304,21 @@ def show(
     if json_path is not None:
         columns = [record.to_json() for record in column_records(run.data, run.request.members)]
         plain = run.to_json() | {"columns": columns} | ({"postconditions": answers} if answers else {})
-        plain |= {} if choice is None else {"choice": choice.to_json()}
+        plain |= ({} if choice is None else {"choice": choice.to_json()}) | ({} if loss is None else loss.to_json())
         write_json(json_path, plain | ({} if config is None else {"configuration": plain_config(config)}))
         console.print(f"Written to {json_path}")
     if page is not None:
-        write_report(console, page, run, config, answers=sentences, choice=choice)
+        write_report(console, page, run, config, answers=sentences, choice=choice, parts=loss, ways=ways)
 
 
 def write_report(console: Console, path: Path, run: CertifiedRun, config: Any, blame: Any = None, **more: Any) -> None:
     """The HTML page, with blame where the engine can say it; `more` goes to `html_report`."""
-    from mibp_cert.data import Task
     from mibp_cert.report.html import html_report
     from mibp_cert.studies.blame import blame as ask
 
-    numbers = run.train.task is Task.NUMBERS
-    some_open = run.reached and (run.test_ranges is not None or (run.test is not None and not run.test.certified.all()))
-    can = run.fitted is not None or (run.request.made.keeps_symbols and not numbers)
-    if blame is None and can and some_open:
+    some_open = run.test_ranges is not None or (run.test is not None and not run.test.certified.all())
+    can = run.fitted is not None or run.request.made.keeps_symbols
+    if blame is None and can and some_open and run.reached:
         with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
     text = html_report(run, words=run.threat.words(), blame=blame, configuration=config, **more)

@@ -20,7 +20,7 @@ def doctor(
     check: bool = typer.Option(True, help="Also train a small model with every engine and solver (about ten seconds)."),
 ) -> None:
     """Show versions, solvers and cores, and check in ten seconds that everything works; status 1 if it does not."""
-    from mibp_cert.certify.request import free_memory
+    from mibp_cert.certify.forecast import free_memory
     from mibp_cert.solvers import SOLVERS
 
     console = Console(highlight=False)

@@ -132,7 +132,7 @@ class CertifiedClassifier(Classes, _Trained):
 
     >>> from mibp_cert import CertifiedClassifier, LInf
     >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]
-    >>> model = CertifiedClassifier(hidden=(), threat=LInf(0.05), epochs=40).fit(X, y)
+    >>> model = CertifiedClassifier(hidden=(), threat=LInf(0.2), epochs=40, select="last").fit(X, y)
     >>> [str(answer) for answer in model.predict([[0.2], [1.5], [2.9]])]
     ['no', 'abstain', 'yes']
     """

@@ -31,14 +31,17 @@ def says_nothing(ranges: Ranges, c: Array) -> bool:
     return not ranges.radius.max() <= WIDEST * max(1.0, np.abs(c).max())
 
 
-def too_large(problem: Problem, clean: Clean, data: Dataset, c: float, at: Callable[[float], Problem]) -> str:
-    """The sentence; `c`: the C asked for, `at`: the problem with another one."""
+def too_large(
+    problem: Problem, clean: Clean, data: Dataset, c: float, at: Callable[[float], Problem]
+) -> tuple[str, float | None]:
+    """The sentence, and a C that would do, if one was found; `c`: the C asked for, `at`: the problem with another one."""
     enough = smaller(problem, c, at)
     use = "a smaller C" if enough is None else f"a smaller C ({enough:g} would do)"
-    return (
+    words = (
         f"The doubt is too large for this model: no ranges of its parameters could be proven. Use {use}, a smaller eps, "
         f"{one_scale(problem)}or doubt fewer rows and columns{sources(problem, clean, data)}."
     )
+    return words, enough
 
 
 def one_scale(problem: Problem) -> str:

@@ -112,7 +112,9 @@ class DualEngine(Engine):
             problem = problem_of(step, threat, frozen)
             ranges = problem.ranges() if isinstance(problem, FiniteProblem) else self._proven(problem)
         if ranges is None or says_nothing(ranges, problem.c):
-            raise Diverged(_unproven(step, threat, frozen) if self.thorough else "Plain bounds prove no start.")
+            if not self.thorough:
+                raise Diverged("Plain bounds prove no start.")
+            raise Diverged(*_unproven(step, threat, frozen))
         found = FittedSet.of(problem, ranges, frozen)
         if isinstance(problem, Problem):
             with self.crew.counting(2 * len(problem.c)):
@@ -259,12 +261,13 @@ def _table(step: FitStep, threat: ThreatSet, frozen: Array, columns: tuple[int, 
     return table if step.body is None else through(table, step.body, frozen).with_penalties(alpha)
 
 
-def _unproven(step: FitStep, threat: ThreatSet, frozen: Array) -> str:
-    """Why there are no bounds, in words."""
+def _unproven(step: FitStep, threat: ThreatSet, frozen: Array) -> tuple[str, float | None]:
+    """Why there are no bounds, in words, and a `C` that would do, if one was found."""
     if step.several:
         return (
             "The doubt is too large for this model: no ranges of its parameters could be proven. Use a smaller C, a smaller eps, "
-            "or doubt fewer rows and columns."
+            "or doubt fewer rows and columns.",
+            None,
         )
 
     def with_c(c: float) -> Problem:

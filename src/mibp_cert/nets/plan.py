@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import final
@@ -304,6 +304,17 @@ class Plan:
     def total(self) -> int:
         """Training steps in all."""
         return sum(self.sizes)
+
+    def first(self, steps: int | None) -> Plan:
+        """The beginning of the plan, exactly so many training steps; None: all of it."""
+        if steps is None:
+            return self
+        ends = np.cumsum(self.sizes).tolist()
+        if steps not in ends:
+            whole = "" if self.total == len(ends) else f", in whole graphs of {self.sizes[0]}"
+            raise UserError(f"A training of {self.total} steps has no first {steps} of them{whole}; say fewer.")
+        kept = ends.index(steps) + 1
+        return replace(self, steps=self.steps[:kept], sizes=self.sizes[:kept])
 
     @classmethod
     def of(cls, network: Network, training: Training, train: Dataset, start: Vector, unroll: int = 1) -> Plan:

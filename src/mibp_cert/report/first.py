@@ -21,28 +21,14 @@ STEPS = 4
 
 
 def first_screen(run: CertifiedRun, words: str, steps: Sequence[Step]) -> str:
-    """The three answers, and below them what was doubted."""
-    tried = 0 if run.attack is None else len(run.attack.theta)
-    attacked = (
-        f"Under attack: of {tried} models {done(run)} on other possible data, point by point the worst. "
-        if tried
-        else ""
-    )
+    """The three answers, and what was doubted."""
     answers = [
         _answer("worth", "Is the model any good?", *_worth(run)),
         _answer("survives", "How much of it survives?", *_survives(run)),
         _answer("next", "What to do next", *_next(steps)),
+        _answer("about", "What was doubted", *_about(run, words)),
     ]
-    about = [f"<p><strong>What was doubted:</strong> {escape(words.rstrip('.'))}.</p>"]
-    if run.test_threat is not None:
-        about.append(f"<p>Test inputs may be wrong, too: {escape(run.test_threat.words())}.</p>")
-    radius = run.bounds.radius[run.frozen :]
-    when = f"after {count(run.steps, 'step')}" if run.fitted is None else fitted_words(run.fitted)
-    about.append(
-        f'<p class="note">{escape(attacked)}Bounds of the {len(radius)} parameters {escape(when)}: mean radius '
-        f"{number(float(radius.mean()))}, largest {number(float(radius.max()))}.</p>"
-    )
-    return f'<div class="answers">{"".join(answers)}</div>{"".join(about)}'
+    return f'<div class="answers">{"".join(answers)}</div>'
 
 
 def _answer(name: str, question: str, *parts: str) -> str:
@@ -80,3 +66,20 @@ def _typed(step: Step) -> str:
     if not step.command:
         return ""
     return f"{' Add' if step.command.startswith('--') else ''} {code(step.command)}"
+
+
+def _about(run: CertifiedRun, words: str) -> list[str]:
+    """What may be wrong, and what was tried and proven."""
+    told = [f"<p>{escape(words.rstrip('.'))}.</p>"]
+    if run.test_threat is not None:
+        told.append(f"<p>Test inputs may be wrong, too: {escape(run.test_threat.words())}.</p>")
+    tried = 0 if run.attack is None else len(run.attack.theta)
+    attacked = (
+        f"Under attack: of {tried} models {done(run)} on other possible data, point by point the worst. "
+        if tried
+        else ""
+    )
+    radius = run.bounds.radius[run.frozen :]
+    when = f"after {count(run.steps, 'step')}" if run.fitted is None else fitted_words(run.fitted)
+    bounds = f"Bounds of the {len(radius)} parameters {when}: mean radius {number(float(radius.mean()))}, largest "
+    return [*told, f'<p class="note">{escape(f"{attacked}{bounds}{number(float(radius.max()))}.")}</p>']

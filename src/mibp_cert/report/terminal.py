@@ -22,7 +22,7 @@ from mibp_cert.report.frontier import frontier_lines, of_choice
 from mibp_cert.report.lines import Lines, values_words, worth_lines
 from mibp_cert.report.words import FIXED, fitted_words, survives
 from mibp_cert.studies.choose import Choice
-from mibp_cert.studies.compare import changed_by_attack, figures
+from mibp_cert.studies.compare import changed_by_attack, figures, in_words
 
 Record = TypeVar("Record")
 Columns = dict[str, Callable[[Record], str]]
@@ -82,7 +82,8 @@ def choice_table(choice: Choice) -> Table:
 def side_by_side(runs: Sequence[CertifiedRun]) -> str:
     """Engines beside each other, on the same data, seed and threat; the columns are those of `compare`."""
     found = pd.DataFrame(map(figures, runs), [run.engine for run in runs])
-    return found.to_string(float_format=lambda value: f"{value:.4g}")
+    shown, units = in_words(found, runs[0].data)
+    return f"{units}\n{shown.to_string(float_format=lambda value: f'{value:.4g}')}"
 
 
 def summary(run: CertifiedRun) -> str:

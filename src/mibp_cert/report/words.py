@@ -132,6 +132,7 @@ def next_steps(
 ) -> list[Step]:
     """The best first. `ways`: commands that the caller knows (`words`, `command`); `typed`: the run was asked for on a command
     line."""
+    known = [Step(f"{way.words[0].upper()}{way.words[1:]}:", way.command) for way in ways]
     worth = run.worth
     useless = worth is not None and run.reached and not worth.better
     found = [] if useless or not _helps(blame) else [Step(_check_again(blame))]
@@ -145,8 +146,8 @@ def next_steps(
     elif worth is None:
         found.append(Step("Hand in test rows: without them nothing is known of predictions."))
     else:
-        found += _more(run, frontier)
-    return found + [Step(f"{way.words[0].upper()}{way.words[1:]}", way.command) for way in ways]
+        found += _more(run, frontier, own=not known)
+    return found + known
 
 
 def _helps(blame: Any) -> bool:
@@ -192,27 +193,25 @@ def _less(frontier: Frontier | None) -> Step:
     return Step(words, "" if best is None else best.flags)
 
 
-def _more(run: CertifiedRun, frontier: Frontier | None) -> list[Step]:
-    """Where the model is of use: what certifies more, or is more accurate."""
+def _more(run: CertifiedRun, frontier: Frontier | None, *, own: bool) -> list[Step]:
+    """Where the model is of use: what certifies more, or is more accurate; `own`: nobody else knows what to type."""
     found, open_ = [], run.test is not None and not run.test.certified.all()
-    if open_ and run.fitted is not None and (frontier is None or not any(p.chosen for p in frontier.points)):
+    chosen = frontier is not None and any(p.chosen for p in frontier.points)
+    if own and open_ and run.fitted is not None and not chosen:
         found.append(Step("Try a smaller C, whose model depends less on each row.", f"--C {run.fitted.C / FEWER:.3g}"))
-    elif open_ and run.fitted is None and run.select.rule == "last" and run.data.validation is not None:
+    elif own and open_ and run.fitted is None and run.select.rule == "last" and run.data.validation is not None:
         found.append(Step("Let validation rows choose the epoch.", "--select best-validation"))
-    other = None if frontier is None else _accurate(frontier)
-    if frontier is not None and other is not None:
+    if frontier is not None and (other := _accurate(frontier)) is not None:
         found.append(Step(f"For more accuracy and fewer certificates take {_point(frontier, other)}.", other.flags))
-    if frontier is not None and other is None:
+    elif frontier is not None:
         found += [
             Step(f"Doubt less: {_point(frontier, p)} is more accurate, but nothing is proven there.")
             for p in frontier.points
             if p.why == UNPROVEN and _gain(frontier, p) >= MUCH
         ][:1]
-    loss = loud(run)
-    if not open_ and not loss:
-        found.insert(0, Step("Ask how much more doubt it survives: the same arguments after", "mibp-cert tolerance"))
-    if open_ or loss:
-        found.append(Step("Ask how much doubt it survives: the same arguments after", "mibp-cert tolerance"))
+    if own:
+        more = "" if open_ or loud(run) else " more"
+        found.append(Step(f"Ask how much{more} doubt it survives: the same arguments after", "mibp-cert tolerance"))
     return found
 
 

@@ -4,8 +4,10 @@ The margin of a test point is `c + g·ε ± rest` over the data's symbols. The d
 of the margin through symbol `j`; a symbol belongs to a cell (or label) of one row. Summed over the points in question, rows and
 cells are ranked by what they take. Budgets are left aside in the ranking: what a row could take if it were among the wrong ones.
 
+Of a regression the outputs stand for the margins, and both ends count: `−g·ε*` at the lower one, `g·ε*` at the upper one.
+
 Of a fitted model the bound itself is a sum over rows and columns (`fitted.explain`): the parts noise, chords and targets, and
-what each row could cost that a budget may replace. Of a regression both ends of the ranges count.
+what each row could cost that a budget may replace.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mibp_cert.card import card
+from mibp_cert.card import card, number
 from mibp_cert.certify.loop import certify
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.certify.run import CertifiedRun
@@ -27,6 +29,7 @@ from mibp_cert.engines import Inputs
 from mibp_cert.engines.relational import RelationalSet, cases_of, linear_part
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import Diverged, UserError
+from mibp_cert.graph import Graph
 from mibp_cert.questions.explain import explain_ends
 from mibp_cert.sets import Noise
 from mibp_cert.threats import Catalogued, Settled
@@ -82,9 +85,7 @@ class Blame:
         rows = "this row" if len(self.fixed) == 1 else f"these {len(self.fixed)} rows"
         said = f"{what} ({self.before:g} → {self.after:g} certified, verified by a second run)"
         if self.widths:
-            said = (
-                f"ranges are {self.after:.4g} wide on average instead of {self.before:.4g} (verified by a second run)"
-            )
+            said = f"ranges are {number(self.after)} wide on average instead of {number(self.before)} (verified by a second run)"
         return f"Re-check {rows} ({listed}): if they are right as they stand{stand}, {said}."
 
     def _repr_html_(self) -> str:
@@ -115,8 +116,9 @@ def blame(
 ) -> Blame:
     """Rank the training rows behind the uncertainty of test points (default: all that are not certified), or of rows `x`.
 
-    With `verified`, the `top` rows are taken as right, the run is repeated, and certified points are counted before and after. A
-    fitted regression is asked about all points, and the widths of their ranges are told instead.
+    With `verified`, the `top` rows are taken as right, the same training is repeated (as many steps as were chosen for the run),
+    and certified points are counted before and after. A regression is asked about all points, and the widths of their ranges are
+    told instead.
 
     >>> from mibp_cert import LInf, Network, Training, blame, certify_training, two_moons
     >>> run = certify_training(Network.mlp([2, 2]), two_moons(0), LInf(0.2), Training(epochs=4))
@@ -124,8 +126,6 @@ def blame(
     ['row', 'number', 'effect', 'cells']
     """
     numbers = run.train.task is Task.NUMBERS
-    if run.fitted is None and numbers:
-        raise UserError("Blame is about classes; these data have real targets.")
     if run.fitted is None and not cases_of(run.bounds, run.request.members):
         raise UserError("Blame reads the relational bound; run the engine 'relational'.")
     if x is None:
@@ -137,13 +137,11 @@ def blame(
     answer = None if numbers else run.certify_inputs(inputs)
     open_ = np.ones(len(inputs.x), dtype=bool) if answer is None else ~answer.certified
     asked = np.flatnonzero(open_) if points is None else np.asarray(points, dtype=np.intp)
-    if len(asked) and not 0 <= asked.min() <= asked.max() < len(inputs.x):
-        raise UserError(f"Test points are numbered from 0 to {len(inputs.x) - 1}; got {asked.tolist()}.")
+    check_points(asked.tolist(), len(inputs.x))
     if run.fitted is not None:
         totals = _fitted_effects(run, inputs.x[asked], None if answer is None else answer.centre[asked])
     else:
-        assert answer is not None
-        totals = _effects(run, inputs.x[asked], answer.centre[asked])
+        totals = _effects(run, inputs.x[asked], None if answer is None else answer.centre[asked])
     cells = _ranked(totals, run.train)
     rows = _by_row(cells)
     if not verified or not len(rows):
@@ -152,9 +150,8 @@ def blame(
         raise UserError("Rules cannot be lifted from single rows; ask with verified=False.")
     chosen = rows["number"].to_numpy()[:top].astype(np.intp)
     hear(f"second run with {len(chosen)} rows taken as right")
-    second = replace(run.request, threat=Settled(run.threat, chosen), attack=None)
-    if run.fitted is not None:  # nothing is chosen by validation rows
-        second = replace(second, data=Split(run.data.name, run.train))
+    alone = Split(run.data.name, run.train)  # nothing is left that validation rows could choose
+    second = replace(run.decided, threat=Settled(run.threat, chosen), attack=None, data=alone)
     try:
         again = certify(second)
     except Diverged:  # with fewer rows in doubt? A search that gave up: nothing was verified
@@ -170,6 +167,12 @@ def blame(
         before, after = int(answer.certified.sum()), int(again.certify_inputs(inputs).certified.sum())
     listed = tuple(rows["row"].tolist()[:top])
     return Blame(rows, cells, len(asked), listed, before, after, filled, widths=numbers)
+
+
+def check_points(points: Sequence[int], count: int) -> None:
+    """Refuse numbers of test points that there are not."""
+    if any(not 0 <= point < count for point in points):
+        raise UserError(f"Test points are numbered from 0 to {count - 1}; got {list(points)}.")
 
 
 def _fitted_effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp] | None) -> Totals:
@@ -192,21 +195,29 @@ def _fitted_effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp] | None
     return {(int(i), every[j]): float(total[i, j]) for i, j in zip(rows, at, strict=True)}
 
 
-def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp]) -> Totals:
-    """What the worst datasets take from the margins of these rows through every cell."""
-    pairs, speaks_for = margin_pairs(run.network)
+def _effects(run: CertifiedRun, x: Array, centre: NDArray[np.intp] | None) -> Totals:
+    """What the worst datasets take from the margins of these rows through every cell; from outputs, at both ends."""
     totals: Totals = {}
-    if len(x):
-        states = [case.state for case in cases_of(run.bounds, run.request.members)]
-        forms = [
-            linear_part(lambda n: run.network.margin_graph(n, pairs), run.network.layout, state, Inputs(x))
-            for state in states
-        ]
+    if not len(x):
+        return totals
+    states, network = [case.state for case in cases_of(run.bounds, run.request.members)], run.network
+    pairs, speaks_for = margin_pairs(network)
+
+    def make(n: int) -> Graph:
+        return network.forward_graph(n) if centre is None else network.margin_graph(n, pairs)
+
+    forms = [linear_part(make, network.layout, state, Inputs(x)) for state in states]
+    relevant = np.ones((len(x), network.logits), dtype=bool)
+    ends = [(1.0, [bounds.low for bounds, _ in forms])]
+    if centre is None:
+        ends.append((-1.0, [-bounds.high for bounds, _ in forms]))
+    else:
         relevant = speaks_for[None, :] == centre[:, None]
-        low = np.stack([np.where(relevant, bounds.low, np.inf) for bounds, _ in forms])
+    for sign, lows in ends:
+        low = np.stack([np.where(relevant, least, np.inf) for least in lows])
         for i in range(len(x)):
-            case, pair = np.unravel_index(int(low[:, i].argmin()), low[:, i].shape)
-            taken = _taken(states[int(case)], forms[int(case)][1].data[i, int(pair)])
+            case, place = np.unravel_index(int(low[:, i].argmin()), low[:, i].shape)
+            taken = _taken(states[int(case)], sign * forms[int(case)][1].data[i, int(place)])
             _add(totals, states[int(case)].noise, taken, run.train)
     return totals
 
@@ -232,7 +243,8 @@ def _taken(state: RelationalSet, g: Array) -> Array:
 def _add(totals: Totals, noise: Noise, taken: Array, train: Dataset) -> None:
     """Add the symbols' effects to their cells: the first cell that a symbol moves says which row and column it belongs to."""
     features = [column.name for column in train.columns for _ in range(column.start, column.stop)]
-    for linear, names in ((noise.x_linear, features), (noise.y_linear, [LABEL] * train.one_hot.shape[1])):
+    target = TARGET if train.task is Task.NUMBERS else LABEL
+    for linear, names in ((noise.x_linear, features), (noise.y_linear, [target] * train.one_hot.shape[1])):
         by_symbol = linear.tocsc()
         for j in np.flatnonzero((np.diff(by_symbol.indptr) > 0) & (taken > 0)):
             row, place = divmod(int(by_symbol.indices[by_symbol.indptr[j]]), len(names))
@@ -241,9 +253,9 @@ def _add(totals: Totals, noise: Noise, taken: Array, train: Dataset) -> None:
 
 def _by_row(cells: pd.DataFrame) -> pd.DataFrame:
     rows = []
-    for number, group in cells.groupby("number", sort=False):
+    for place, group in cells.groupby("number", sort=False):
         total = float(group["effect"].sum())
         said = ", ".join(f"{c} {100 * e / total:.0f} %" for c, e in zip(group["column"], group["effect"], strict=True))
-        rows.append((group["row"].iloc[0], int(str(number)), total, said))
+        rows.append((group["row"].iloc[0], int(str(place)), total, said))
     frame = pd.DataFrame(rows, columns=["row", "number", "effect", "cells"])
     return frame.sort_values(["effect", "number"], ascending=[False, True], ignore_index=True)

@@ -23,6 +23,8 @@ from mibp_cert.threats import Threat
 UNPROVEN, BEHIND = "no start is proven", "could not be chosen"
 """Why an entry of the grid has no certified figure: bounds prove nothing, or it would not be chosen with all of it certified."""
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+COARSE = (0.01, 0.1, 1.0)
+"""For a first look, and where every fit takes long."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,10 @@ def choose_C(
     """
     if data.validation is None:
         raise UserError("C is chosen on validation rows: the data need a validation part, or a C of your own.")
-    judge, unproven, found = Judge.of(data), None, list[Candidate]()
+    judge, found, left = Judge.of(data), list[Candidate](), sorted(grid)
     chosen: tuple[Rank, float] | None = None
-    for c in sorted(grid):
+    while left:
+        c = left.pop(0)
         at = replace(model, C=c)
         hear(c)
         (clean,) = clean_figures(at.network(data.train), data, threat, at)
@@ -89,16 +92,17 @@ def choose_C(
             found.append(Candidate(c, clean, why=BEHIND))
             continue
         try:
-            run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=bool(not found), **options)
+            run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=chosen is None, **options)
         except Diverged as error:
             found.append(Candidate(c, clean, why=UNPROVEN))
-            unproven = error
-            break
+            if chosen is None and (error.enough is None or error.enough >= c):
+                raise
+            # Below the grid there may be one that would do.
+            left = [] if chosen is not None or error.enough is None else [error.enough]
+            continue
         _, certified = run.validation
         found.append(Candidate(c, clean, certified))
         rank = judge.rank(clean, certified)
         chosen = (rank, c) if chosen is None or rank > chosen[0] else chosen
-    if chosen is None:
-        assert unproven is not None
-        raise unproven
+    assert chosen is not None
     return Choice(chosen[1], tuple(found), judge)

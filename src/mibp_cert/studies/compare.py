@@ -10,16 +10,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mibp_cert.certify.request import Selection
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Dataset, Split
+from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.doors import certify_model
 from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import DualEngine, Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.parallel import spread
+from mibp_cert.studies.recipe import decide
 from mibp_cert.threats import Threat
 
 COLUMNS = ("certified", "rate", "attacked", "clean", "radius", "seconds", "steps", "diverged")
+ERRORS = {"certified": "certified error", "rate": "range width", "attacked": "attacked error", "clean": "clean error"}
+"""What the columns of a regression are, in words."""
 
 
 def compare(
@@ -29,6 +33,7 @@ def compare(
     training: Training | Fitted | None = None,
     engines: Sequence[str] | None = None,
     *,
+    select: str | Selection = "last",
     parallel: str = "local",
     jobs: int | None = 1,
     hear: Callable[[int, int], None] | None = None,
@@ -38,7 +43,9 @@ def compare(
     `training` is a `Fitted` model (`network`: None), to `certify_fit`: such lines can stand below those of a network.
 
     Accuracies are in per cent of all test points (a regression has mean absolute errors instead, and the mean width of its ranges
-    as `rate`), `radius` is the mean radius of the parameters' bounds, `seconds` are per epoch (or fit).
+    as `rate`), `radius` is the mean radius of the parameters' bounds, `seconds` are per epoch (or fit). With
+    `select="best-validation"`, the number of steps is chosen once, for the first threat (by the engine `relational`, or the first
+    one named), and all lines are about the same training: `attrs["made"]` says which.
 
     >>> from mibp_cert import LInf, Network, Training, compare, two_moons
     >>> found = compare(Network.mlp([2, 2]), two_moons(0), {"little": LInf(0.01)}, Training(epochs=2), attacked=False)
@@ -51,15 +58,18 @@ def compare(
     if not named or not engines:
         raise UserError("There is nothing to compare: name at least one threat and one engine.")
     units = [(threat, engine) for threat in named.values() for engine in engines]
-    one = partial(_one, network, data, training or Training(), options)
+    decided = decide(network, data, list(named.values()), training or Training(), engines, select, **options)
+    one = partial(_one, network, Split.of(data), decided.training, {**options, **decided.options})
     lines = spread(one, units, parallel, jobs, hear)
     index = pd.MultiIndex.from_product([list(named), list(engines)], names=["threat", "engine"])
-    return pd.DataFrame(lines, index=index, columns=list(COLUMNS))
+    found = pd.DataFrame(lines, index=index, columns=list(COLUMNS))
+    found.attrs["made"] = decided.words(next(iter(named.values())).words() if len(named) == 1 else "")
+    return found
 
 
 def _one(
     network: Network | None,
-    data: Split | Dataset,
+    data: Split,
     training: Training | Fitted,
     options: dict[str, Any],
     unit: tuple[Threat, str],
@@ -67,7 +77,17 @@ def _one(
     try:
         return figures(certify_model(network, data, unit[0], training, unit[1], **options))
     except Diverged:
-        return {"certified": 0.0, "rate": 0.0, "steps": 0, "diverged": True}
+        scores = {} if data.train.task is Task.NUMBERS else {"certified": 0.0, "rate": 0.0}
+        return {**scores, "steps": 0, "diverged": True}
+
+
+def in_words(lines: pd.DataFrame, data: Split) -> tuple[pd.DataFrame, str]:
+    """The lines with the names of their columns as a person reads them, and what they are measured in."""
+    if data.train.task is Task.CLASSES:
+        return lines, "Accuracies are in per cent of all test points."
+    return lines.rename(
+        columns=ERRORS
+    ), "Errors are mean absolute errors on the test points, in the units of the target."
 
 
 def figures(run: CertifiedRun) -> dict[str, Any]:

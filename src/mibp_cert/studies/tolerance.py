@@ -3,11 +3,14 @@
 A family of threats `T(v)` grows with `v`: `T(u) ⊆ T(v)` for `u ≤ v`. A certificate for `T(v)` then holds for every smaller
 value, and an attack within `T(v)` works for every larger one. So for each test point there are two numbers,
 `certified ≤ true ≤ broken`, and bisection brings them together: each run at one `v` tells about all points at once.
+
+A class is certified or not. An output of a regression counts as certified while its range stays within `±w` of what the clean
+model says, `w` in the units of the targets; an attack succeeds where it reaches an output beyond that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import and_
@@ -18,19 +21,27 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mibp_cert.card import Figure, card
+from mibp_cert.certify.predict import nominal_outputs
+from mibp_cert.certify.request import Selection
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Split, Task
-from mibp_cert.doors import certify_model
-from mibp_cert.engines.rounding import Array
+from mibp_cert.doors import attack_fit, certify_model
+from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import Diverged, SoundnessError, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.parallel import spread
+from mibp_cert.studies.blame import check_points
 from mibp_cert.studies.compare import changed_by_attack
+from mibp_cert.studies.recipe import Decided, decide
 from mibp_cert.threats import All, Budget, Catalogued, LabelFlips, Nothing, Threat
 
 VARIED = ("amount", "rows", "flips")
 DOUBLINGS = 30
+ATTACKED = ("test_threat", "attack_settings")
+"""Options that an attack alone knows."""
+LESS = ("use fewer epochs or a smaller learning rate", "use a smaller C")
+"""What helps against bounds that diverge: steps, and fits."""
 
 
 def scaled(threat: Threat, factor: float) -> Catalogued:
@@ -96,6 +107,31 @@ class Tried:
 
 
 @dataclass(frozen=True, eq=False)
+class Outputs:
+    """What one run told about a regression: ranges of the outputs of the test points (certified, and reached by attacks) and
+    the clean model's own, in the units of the targets."""
+
+    clean: Array
+    proven: Interval
+    reached: Interval | None
+    error: float
+    """Mean absolute error of the clean model on the validation rows (without any: on the training rows)."""
+
+    def tried(self, around: Array, within: float) -> Tried:
+        """The points whose outputs stay within so much of these, and those that an attack takes further."""
+        low, high = around - within, around + within
+        certified = np.all((low <= self.proven.low) & (self.proven.high <= high), axis=1)
+        if self.reached is None:
+            return Tried(certified, np.zeros(len(around), dtype=bool))
+        return Tried(certified, np.any((self.reached.low < low) | (high < self.reached.high), axis=1))
+
+    def needed(self, share: float) -> float:
+        """The smallest `within` for which this share of the points is certified."""
+        away = np.maximum(self.proven.high - self.clean, self.clean - self.proven.low).max(axis=1)
+        return float(np.sort(away)[max(0, int(np.ceil(share * len(away))) - 1)])
+
+
+@dataclass(frozen=True, eq=False)
 class Tolerance:
     """For every test point the largest value with a certificate (NaN: none was found) and the smallest that an attack used
     (infinite: none did); for the share asked for, the same two numbers."""
@@ -110,6 +146,12 @@ class Tolerance:
     values: tuple[float, ...]
     """All values that runs were made for."""
     index: NDArray[Any] | None = None
+    decided: Decided | None = None
+    """How every model was made."""
+    within: float | None = None
+    """Of a regression: how far an output may be off and still count as certified, in the units of the targets."""
+    needed: float | None = None
+    """... and how far it would have to be for the share asked for, at value 0."""
 
     def table(self) -> pd.DataFrame:
         """One line per test point."""
@@ -145,6 +187,8 @@ class Tolerance:
             "attacked_from": self.smallest,
             "points": {"certified_up_to": plain(self.certified), "attacked_from": plain(self.broken)},
             "values": list(self.values),
+            **({} if self.decided is None or self.decided.steps is None else {"steps": self.decided.steps}),
+            **({} if self.within is None else {"within": self.within}),
         }
 
 
@@ -189,10 +233,11 @@ class _Search:
             middle = 0.5 * (good + bad) if good > 0 or self.whole else bad / 8.0
             self.at(float(round(middle)) if self.whole else middle)
 
-    def settle(self, point: int, start: float, most: float) -> None:
+    def settle(self, point: int, start: float, most: float, *, attacked: bool) -> None:
         """Bring both ends of one point together."""
         self.threshold(lambda t: bool(t.certified[point]), start, most)
-        self.threshold(lambda t: not t.changed[point], start, most)
+        if attacked:
+            self.threshold(lambda t: not t.changed[point], start, most)
 
 
 def tolerance(
@@ -204,10 +249,13 @@ def tolerance(
     *,
     share: float | None = None,
     points: Iterable[int] | None = None,
+    within: float | None = None,
     start: float = 1.0,
     most: float = np.inf,
     precision: float = 0.05,
     whole: bool | None = None,
+    select: str | Selection = "last",
+    given: Threat | None = None,
     parallel: str = "local",
     jobs: int | None = 1,
     hear: Callable[[str], None] = lambda _: None,
@@ -216,56 +264,113 @@ def tolerance(
     """The largest doubt that certificates survive, for a share of the test points or for single `points`.
 
     `family`: `Family(…)`, or any function from numbers to growing threats; `start` is the first value tried, `most` the largest;
-    bisection stops within `precision` of the value (or at neighbouring whole numbers). `options` go to `certify_training`, or,
-    where `training` is a `Fitted` model (`network`: None), to `certify_fit`.
+    bisection stops within `precision` of the value (or at neighbouring whole numbers). Outputs of a regression are certified
+    while they are known to `within` of the clean model's (default: its mean absolute error on the validation rows). With
+    `select="best-validation"`, the number of steps is chosen once, for the threat `given` (default: that of the first value),
+    and is the same for every value. `options` go to `certify_training`, or, where `training` is a `Fitted` model (`network`:
+    None), to `certify_fit`; there a value whose start plain bounds do not prove certifies nothing, unless `thorough=True`.
 
     >>> from mibp_cert import Family, LInf, Network, Training, tolerance, two_moons
     >>> found = tolerance(Network.mlp([2, 2]), two_moons(0), Family("amount", LInf(0.01)), Training(epochs=2), share=0.5)
     >>> found.largest < found.smallest
     True
     """
-    if not isinstance(data, Split) or data.test is None or data.train.task is Task.NUMBERS:
-        raise UserError("Tolerance is about the classes of test points; these data have none.")
     if share is None and points is None:
         share = 0.9
-    if share is not None and not 0 < share <= 1:
-        raise UserError(f"The share of test points must be above 0 and at most 1, got {share}.")
     wanted = [] if points is None else [int(p) for p in points]
-    if any(not 0 <= p < len(data.tested) for p in wanted):
-        raise UserError(f"Test points are numbered from 0 to {len(data.tested) - 1}; got {wanted}.")
-    if "select" in options:
-        raise UserError("The training must be the same for every value; leave the epoch at the last one.")
+    check(data, family, share=share, points=wanted, within=within, start=start)
     counted = bool(getattr(family, "whole", False)) if whole is None else whole
     most = min(most, len(data.train)) if isinstance(family, Family) and counted else most
-    certify = partial(_certify, network, data, training or Training(), engine, options)
+    made, under = training or Training(), family(min(start, most)) if given is None else given
+    if isinstance(made, Fitted):
+        # Most values tried are too large, and would be tried by every slow way.
+        options = {"thorough": False, **options}
+    decided = decide(network, data, (under, family(0.0)), made, (engine,), select, hear=hear, **options)
+    certify = partial(certify_model, network, data, training=decided.training, engine=engine)
+    asked = partial(_try, partial(certify, **options, **decided.options), data, made, options)
 
-    def run(value: float) -> Tried:
+    def once(value: float) -> Tried | Outputs:
         hear(f"value {value:.4g}")
-        return spread(partial(_try, certify, len(data.tested)), [family(value)], parallel, jobs)[0]
+        return spread(asked, [family(value)], parallel, jobs)[0]
 
-    search = _Search(run, counted, precision)
+    first = once(0.0)
+    if isinstance(first, Tried) and data.train.task is Task.NUMBERS:
+        raise Diverged(f"The bounds diverge where nothing is wrong, too: {LESS[isinstance(made, Fitted)]}.")
+    if isinstance(first, Outputs) and within is None:
+        within = first.error
+
+    def tried(found: Tried | Outputs) -> Tried:
+        if isinstance(found, Tried):
+            return found
+        assert isinstance(first, Outputs)
+        assert within is not None
+        return found.tried(first.clean, within)
+
+    search = _Search(lambda value: tried(once(value)), counted, precision, {0.0: tried(first)})
     largest = smallest = None
+    attacked = bool(options.get("attacked", True))
     if share is not None:
         largest, _ = search.threshold(lambda t: float(np.mean(t.certified)) >= share, start, most)
-        if largest is not None:
+        if largest is not None and attacked:
             _, smallest = search.threshold(lambda t: float(np.mean(~t.changed)) >= share, start, most)
     for point in wanted:
-        search.settle(point, start, most)
+        search.settle(point, start, most, attacked=attacked)
     certified, broken = search.ends()
-    certified = np.where(np.isfinite(certified), certified, np.nan)
-    return Tolerance(certified, broken, share, largest, smallest, tuple(sorted(search.tried)), data.tested.index)
+    certified, values = np.where(np.isfinite(certified), certified, np.nan), tuple(sorted(search.tried))
+    needed = first.needed(share) if isinstance(first, Outputs) and share is not None else None
+    return Tolerance(certified, broken, share, largest, smallest, values, data.tested.index, decided, within, needed)
 
 
-def _certify(network: Any, data: Any, training: Any, engine: Any, options: Any, threat: Threat) -> CertifiedRun:
-    return certify_model(network, data, threat, training, engine, **options)
+def check(
+    data: Split,
+    family: Callable[[float], Threat],
+    *,
+    share: float | None,
+    points: Sequence[int],
+    within: float | None,
+    start: float,
+) -> None:
+    """Refuse before any work."""
+    if not isinstance(data, Split) or data.test is None:
+        raise UserError("Tolerance is about test points; these data have none.")
+    numbers = data.train.task is Task.NUMBERS
+    if share is not None and not 0 < share <= 1:
+        raise UserError(f"The share of test points must be above 0 and at most 1, got {share}.")
+    check_points(points, len(data.tested))
+    if within is not None and not numbers:
+        raise UserError("--within is how far numbers may be off; classes are certain or not: leave it out.")
+    if within is not None and not (np.isfinite(within) and within > 0):
+        raise UserError(f"How far outputs may be off (--within) must be a finite number > 0, got {within}.")
+    if numbers and getattr(family, "vary", "") == "flips":
+        raise UserError(
+            "Labels are flipped where there are classes; vary the amounts of --eps or --target-eps instead."
+        )
+    if not (np.isfinite(start) and start > 0):
+        raise UserError(f"The first value tried must be a finite number > 0, got {start}.")
+    family(start).bind(data.train)
 
 
-def _try(certify: Callable[[Threat], CertifiedRun], points: int, threat: Threat) -> Tried:
-    """Certify and attack, perhaps on another machine; bounds that diverge certify nothing."""
+def _try(
+    certify: Callable[..., CertifiedRun],
+    data: Split,
+    made: Training | Fitted,
+    options: Mapping[str, Any],
+    threat: Threat,
+) -> Tried | Outputs:
+    """Certify and attack, perhaps on another machine; bounds that diverge certify nothing, and a fit is attacked all the same."""
     try:
-        run = certify(threat)
+        run = certify(threat=threat)
     except Diverged:
-        nothing = np.zeros(points, dtype=bool)
-        return Tried(nothing, nothing)
-    assert run.test is not None
-    return Tried(run.test.certified, changed_by_attack(run))
+        nothing = np.zeros(len(data.tested), dtype=bool)
+        if data.train.task is Task.NUMBERS or not isinstance(made, Fitted) or not options.get("attacked", True):
+            return Tried(nothing, nothing)
+        nominal, found = attack_fit(data, threat, made, **{k: v for k, v in options.items() if k in ATTACKED})
+        return Tried(nothing, (found.classes != nominal).any(axis=0))
+    if run.test is not None:
+        return Tried(run.test.certified, changed_by_attack(run))
+    assert run.test_ranges is not None
+    train, tests, judged = run.train, run.data.tested, run.data.validation or run.train
+    assert judged.targets is not None
+    clean, others = (train.in_units(nominal_outputs(run.network, run.theta, part.x)) for part in (tests, judged))
+    error = float(np.abs(others - train.in_units(judged.targets)).mean())
+    return Outputs(clean, run.test_ranges.outputs, None if run.attack is None else run.attack.outputs, error)

@@ -17,12 +17,10 @@ from mibp_cert.data import Split
 from mibp_cert.doors import certify_fit
 from mibp_cert.errors import Diverged
 from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, Fitted, RandomFeatures
-from mibp_cert.studies.choose import GRID, choose_C
+from mibp_cert.studies.choose import COARSE, GRID, choose_C
 from mibp_cert.threats import Threat
 
 FIT_ENGINE = next(iter(FITTED))
-QUICK = (0.01, 0.1, 1.0)
-"""The same for a first look."""
 FIT_MODELS = tuple(name for name, loss in MODELS.items() if loss not in REGRESSIONS)
 """Models that the paper's tables, which are of classes, can be fitted with."""
 
@@ -56,7 +54,7 @@ def fits_of(model: str | None, features: int) -> list[Fit]:
 
 def best_fit(fit: Fit, data: Split, threat: Threat, seed: int, *, quick: bool) -> tuple[CertifiedRun, float] | None:
     """The run with the best `C`, and that one; None where no start is proven, not even for the smallest."""
-    grid, columns = QUICK if quick else GRID, data.train.features
+    grid, columns = COARSE if quick else GRID, data.train.features
     try:
         best = choose_C(data, threat, fit.of(grid[0], columns, seed), grid).C
     except Diverged:
@@ -68,7 +66,7 @@ def best_fit(fit: Fit, data: Split, threat: Threat, seed: int, *, quick: bool) -
 def unproven(fit: Fit, data: Split, threat: Threat, seed: int, *, quick: bool) -> NDArray[np.intp]:
     """Classes that the clean model with the smallest `C` gives test rows: all there is to say without a proven start."""
     assert data.test is not None
-    model = fit.of((QUICK if quick else GRID)[0], data.train.features, seed)
+    model = fit.of((COARSE if quick else GRID)[0], data.train.features, seed)
     network = model.network(data.train)
     (theta,) = clean_models(network, data, threat, model)
     return nominal_classes(network, theta, data.test.x)
@@ -76,7 +74,7 @@ def unproven(fit: Fit, data: Split, threat: Threat, seed: int, *, quick: bool) -
 
 def fit_notes(fits: list[Fit], *, quick: bool) -> list[str]:
     """What must be known to read such rows."""
-    grid = ", ".join(f"{c:g}" for c in (QUICK if quick else GRID))
+    grid = ", ".join(f"{c:g}" for c in (COARSE if quick else GRID))
     notes = [
         f"{', '.join(map(str, fits))}: another training than the paper's, fitted to the minimum of a penalised loss, with no "
         "seed, batch or step in the certificate; steps are those of every other row",

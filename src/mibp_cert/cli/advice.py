@@ -1,0 +1,158 @@
+"""What to try next, as commands: every "no" ends with lines that can be pasted, made of the user's own arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from mibp_cert.certify import CertifiedRun
+from mibp_cert.cli.asked import Asked
+from mibp_cert.config import OF_ALL, OF_FITTED, Job
+from mibp_cert.data import NAMES, Task
+from mibp_cert.engines import DEFAULT, engine_named
+from mibp_cert.fitted import Fitted
+from mibp_cert.studies.blame import Blame
+from mibp_cert.studies.parts import threats_in
+from mibp_cert.studies.tolerance import Tolerance
+
+ENOUGH = 0.9
+"""Share of the test points from which on nothing more is advised."""
+WORSE = 1.5
+"""A certified error above this multiple of the clean one is too much."""
+MOST = 4
+"""Commands that are named at once."""
+FEWER = 10.0
+"""What `C` is divided by in an advice."""
+
+
+@dataclass(frozen=True)
+class Next:
+    """A command, and what it is good for."""
+
+    words: str
+    command: str
+
+
+def tell(console: Console, ways: Iterable[Next]) -> None:
+    """Each command in a line of its own, below what it is good for."""
+    for way in islice(ways, MOST):
+        console.print(f"Next, {way.words}:\n  {way.command}", highlight=False)
+
+
+def is_enough(run: CertifiedRun) -> bool:
+    """Is so much certified that nothing needs advice?"""
+    if run.test is not None:
+        return run.test.certification_rate() >= ENOUGH
+    if run.test_ranges is None:
+        return True
+    clean, certified = run.errors["nominal_error"], run.errors["certified_error"]
+    return clean is not None and certified is not None and certified <= WORSE * clean
+
+
+def after_certify(asked: Asked, job: Job, run: CertifiedRun, *, split: bool) -> Iterator[Next]:
+    """Where much is not certified; `split`: what is lost to each part was shown."""
+    if is_enough(run):
+        return
+    if not split and threats_in(run.threat):
+        yield Next("what each part of it costs alone", asked.command("certify", parts=True))
+    yield from _ways(asked, job, run.engine, blame=run.reached)
+
+
+def after_divergence(asked: Asked, job: Job, enough: float | None) -> Next:
+    """Where the bounds came to nothing; `enough`: a `C` that would do, if one is known."""
+    if enough is not None:
+        return Next("a smaller C", asked.command("certify", {"model.C": enough}))
+    for way in _tolerance(asked, job, "how much doubt they survive"):
+        return way
+    if isinstance(job.training, Fitted):
+        return Next("a smaller C", _smaller_c(asked, job.training))
+    return Next(
+        "smaller steps", asked.command("certify", {"training.learning_rate": job.training.learning_rate / FEWER})
+    )
+
+
+def after_tolerance(asked: Asked, job: Job, found: Tolerance, own: Mapping[str, Any]) -> Iterator[Next]:
+    """Where no value, or only 0, leaves enough certified; `own`: what was said to `tolerance` alone."""
+    if found.share is None or found.largest:
+        return
+    if found.largest is None and found.needed is not None and np.isfinite(found.needed):
+        within = float(f"{1.01 * found.needed:.3g}")
+        yield Next("outputs that may be off by more", asked.command("tolerance", **{**own, "within": within}))
+    elif found.within is None:
+        least = 0.0 if found.largest is None else np.nextafter(0.0, 1.0)
+        share = np.floor(100 * np.mean(np.nan_to_num(found.certified, nan=-1.0) >= least)) / 100
+        if 0 < share < found.share:
+            yield Next("a smaller share", asked.command("tolerance", **{**own, "share": float(share)}))
+    if threats_in(job.threat):
+        yield Next("what each part of it costs alone", asked.command("certify", parts=True))
+    yield from _ways(asked, job, job.engines[0], tolerance=False, blame=False)
+
+
+def after_blame(asked: Asked, job: Job | None, found: Blame, top: int) -> Iterator[Next]:
+    """Where nothing is uncertain, or re-checking changes nothing; without a `job`, a run directory was asked about."""
+    if not found.points and job is not None:
+        yield from _tolerance(asked, job, "how much more doubt the certificates survive")
+    elif not found.points:
+        yield Next("the whole run as a page", asked.command("report"))
+    elif found.after is not None and found.before is not None and not found.widths and found.after <= found.before:
+        if top < len(found.rows):
+            yield Next("more rows", asked.command("blame", top=min(5 * top, len(found.rows))))
+        if job is not None and threats_in(job.threat):
+            yield Next("what each part of it costs alone", asked.command("certify", parts=True))
+
+
+def after_compare(asked: Asked, job: Job, lines: pd.DataFrame) -> Iterator[Next]:
+    """Where no line certifies enough."""
+    numbers = job.data.train.task is Task.NUMBERS
+    good = (lines["certified"] <= WORSE * lines["clean"]) if numbers else (lines["rate"] >= 100 * ENOUGH)
+    if not good.any():
+        engine = job.engines[0] if isinstance(job.training, Fitted) else DEFAULT
+        yield from _ways(asked, job, engine, blame=not lines["diverged"].any())
+
+
+def _ways(asked: Asked, job: Job, engine: str, *, tolerance: bool = True, blame: bool = True) -> Iterator[Next]:
+    """What lets more be certified, quickest first; `tolerance`, `blame`: whether these studies have something to say."""
+    fitted = job.training if isinstance(job.training, Fitted) else None
+    if fitted is None:
+        if engine != DEFAULT:
+            yield Next("tighter bounds", asked.command("certify", {"run.engine": DEFAULT, "run.prediction": None}))
+        if job.select.rule == "last" and job.data.validation is not None:
+            yield Next("the best epoch", asked.command("certify", {"select.rule": "best-validation"}))
+        yield from _fit(asked)
+    elif job.choice is None:
+        yield Next("a smaller C, whose model depends less on each row", _smaller_c(asked, fitted))
+    if tolerance:
+        yield from _tolerance(asked, job, "how much doubt the certificates survive")
+    if blame and (fitted is not None or engine_named(engine).keeps_symbols):
+        yield Next("which rows to check again", asked.command("blame", _one_engine(asked)))
+
+
+def _smaller_c(asked: Asked, model: Fitted) -> str:
+    return asked.command("certify", {"model.C": float(f"{model.C / FEWER:.3g}")})
+
+
+def _fit(asked: Asked) -> Iterator[Next]:
+    """The same question to a model at its minimum, where the table is the user's own and no file speaks of steps."""
+    if asked.file is None and asked["data"]["source"] not in NAMES:
+        of_steps = {key: None for key in asked.said if key.partition(".")[0] not in OF_ALL and key not in OF_FITTED}
+        changes = {**of_steps, "run.engine": None, "model.kind": None}
+        yield Next("a model at its minimum", asked.command("certify", changes))
+
+
+def _tolerance(asked: Asked, job: Job, words: str) -> Iterator[Next]:
+    """Where there is an amount that can be varied, or labels that may be wrong."""
+    if job.threat.has_amounts():
+        yield Next(words, asked.command("tolerance", _one_engine(asked)))
+    elif asked.file is None and "threat.flips" in asked.said:
+        yield Next(words, asked.command("tolerance", {**_one_engine(asked), "threat.flips": None}, vary="flips"))
+
+
+def _one_engine(asked: Asked) -> dict[str, Any]:
+    """The usual engine where several were named; said, since it is an engine of steps."""
+    return {"run.engine": DEFAULT} if "," in str(asked["run"]["engine"]) else {}
