@@ -70,7 +70,7 @@ def check_again(blame: Any) -> list[str]:
     """Which training rows the uncertainty comes from."""
     if blame is None:
         return []
-    lines = ["<h2>Rows to check again</h2>", f"<p>{escape(blame.sentence)}</p>"]
+    lines = ["<h2>Where the uncertainty comes from: rows to check again</h2>", f"<p>{escape(blame.sentence)}</p>"]
     shown = blame.rows.head(BLAMED)[["row", "effect", "cells"]]
     if len(shown):
         rows = [
