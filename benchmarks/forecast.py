@@ -1,6 +1,6 @@
 """What runs take, beside what was forecast: seconds of one core, and memory beside the data, of fitted models and of steps.
 
-    python benchmarks/forecast.py [--most 100000]
+python benchmarks/forecast.py [--most 100000]
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def steps(name: str, data: mc.Split, training: mc.Training) -> None:
 
 
 def show(name: str, seconds: float, took: float, size: int, used: int) -> None:
-    print(f"{name:34s} {seconds:8.1f} s, took {took:8.1f} s   {gib(size):>9s}, used {gib(max(1, used)):>9s}", flush=True)
+    print(
+        f"{name:34s} {seconds:8.1f} s, took {took:8.1f} s   {gib(size):>9s}, used {gib(max(1, used)):>9s}", flush=True
+    )
 
 
 def main() -> None:

@@ -10,10 +10,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from mibp_cert import Dataset, LInf, Network, Split, TargetNoise, Training, certify_training, two_moons
+from mibp_cert import (
+    Dataset,
+    Fitted,
+    LInf,
+    Missing,
+    Network,
+    Split,
+    TargetNoise,
+    Training,
+    blame,
+    certify_fit,
+    certify_training,
+    two_moons,
+)
 from mibp_cert.data import Column
 from mibp_cert.report.html import html_report
 
@@ -54,6 +68,26 @@ return [...document.querySelectorAll('svg')].map(e => { const box = e.getBoundin
 """
 
 
+LOSS = SimpleNamespace(
+    to_json=lambda: {
+        "parts": [
+            {"words": f"only {LONG}", "certified_accuracy": 0.5, "certification_rate": 0.6},
+            {"words": "missing values", "certified_accuracy": 0.9, "certification_rate": 0.95},
+        ],
+        "by_column": {LONG: 0.7, "age": 0.3},
+    }
+)
+TALKED = """
+const logs = []; for (const entry of performance.getEntriesByType('resource')) logs.push(entry.name); return logs;
+"""
+"""What a page fetched beside itself."""
+ANSWERS = """
+return ['.worth .verdict, .worth .warning', '.worth table', '.survives', '.next li'].map(name => {
+  const found = document.querySelector(name); return [name, found ? found.getBoundingClientRect().bottom : 1e9]; });
+"""
+"""Where the first screen's answers end."""
+
+
 def _classes() -> str:
     """Two columns with long names, a blame table and answers: everything a report can hold."""
     moons = two_moons(0, sizes=(30, 10, 40))
@@ -65,10 +99,20 @@ def _classes() -> str:
     training = Training(epochs=5, loss="cross-entropy", learning_rate=0.5)
     run = certify_training(Network.mlp([2, 4, 2]), Split(f"moons of {LONG}", *parts), LInf(0.1), training)
     rows = pd.DataFrame({"row": range(12), "effect": [40.0 / (i + 1) for i in range(12)], "cells": [LONG] * 12})
-    blame = SimpleNamespace(rows=rows, sentence=f"Row 0 makes up most of it, by {LONG}.")
+    sentence = f"Row 0 makes up most of it, by {LONG}."
+    told = {"sentence": sentence, "columns": pd.Series({LONG: 60.0, "b": 40.0}), "fixed": (0, 1), "widths": False}
+    found = SimpleNamespace(rows=rows, before=20, after=30, **told)
     words = f"every cell of {LONG} may be off by 0.1"
     configuration = {"file": f"/data/{LONG}.csv", "threat": {"eps": [0.1, LONG]}}
-    return html_report(run, words=words, blame=blame, answers=[f"{LONG}: holds."], configuration=configuration)
+    return html_report(
+        run,
+        words=words,
+        blame=found,
+        answers=[f"{LONG}: holds."],
+        configuration=configuration,
+        parts=LOSS,
+        ways=[SimpleNamespace(words="a smaller C", command=f"mibp-cert certify {LONG}.csv --target ill --C 0.1")],
+    )
 
 
 def _regression() -> str:
@@ -79,6 +123,37 @@ def _regression() -> str:
     training = Training(epochs=4, loss="squared-error", learning_rate=0.05)
     run = certify_training(Network.mlp([2, 1]), Split("slope", *parts), TargetNoise(0.5), training)
     return html_report(run, words="every target may be off by 0.5")
+
+
+def _table() -> str:
+    """A table as people bring it: three classes, two kinds of column, missing answers, lines of a file."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 240)
+    frame = pd.DataFrame(
+        {"bill_length_mm": 40 + 4 * y + rng.normal(size=240), "mass_g": 4000.0 + 300 * rng.normal(size=240)}
+    )
+    frame["island"] = np.where(rng.random(240) < 0.3, None, np.array(["Biscoe", "Dream", "Torgersen"])[y])
+    frame["species"] = np.array(["Adelie", "Chinstrap", "Gentoo"])[y]
+    frame.index = pd.Index([f"line {i + 2}" for i in range(240)])
+    first = Dataset.from_frame(frame, "species")
+    split = Split("penguins", *(first.take(np.arange(k, 240, 3)) for k in range(3)))
+    threat = LInf({"bill_length_mm": 0.5, "mass_g": 50.0}) & Missing()
+    run = certify_fit(split, threat, Fitted(C=0.01), test_threat=Missing())
+    found = blame(run)
+    return html_report(run, words=threat.words(), blame=found, configuration={"data": {"source": "penguins.csv"}})
+
+
+def _vacuous() -> str:
+    """A model that always answers the same, and is certified all the way."""
+    rng, parts = np.random.default_rng(0), []
+    for rows in (200, 60, 100):
+        answers = np.where(np.arange(rows) % 8 == 0, "yes", "no")
+        parts.append(Dataset.of(rng.normal(size=(rows, 2)), answers, ("no", "yes")))
+    run = certify_fit(Split("mortgage", *parts), LInf(0.02), Fitted(C=0.01))
+    return html_report(run, words="every number may be off by 0.02", configuration={"model": {"C": 0.01}})
+
+
+PAGES = {"classes": _classes, "regression": _regression, "table": _table, "vacuous": _vacuous}
 
 
 @pytest.fixture(scope="module")
@@ -104,15 +179,15 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, found = tmp_path_factory.mktemp("reports"), {}
-    for name, page in (("classes", _classes()), ("regression", _regression())):
+    for name, page in PAGES.items():
         found[name] = folder / f"{name}.html"
-        found[name].write_text(page, encoding="utf-8")
+        found[name].write_text(page(), encoding="utf-8")
     return found
 
 
-def _open(driver: Any, page: Path, width: int, scheme: str) -> None:
+def _open(driver: Any, page: Path, width: int, scheme: str, height: int = 900) -> None:
     # A window cannot be as narrow as a telephone; the emulated screen can.
-    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
@@ -141,7 +216,7 @@ def test_report_is_whole_and_readable(
     assert driver.execute_script(OUTSIDE) == []
     assert driver.execute_script(CUT) == []
     pictures = driver.execute_script(PICTURES)
-    assert len(pictures) == (6 if name == "classes" else 3)
+    assert len(pictures) == (7 if name == "classes" else 4)
     assert all(w > 200 and h > 80 and seen == "visible" for _, w, h, seen in pictures), pictures
     contrasts = driver.execute_script(CONTRASTS)
     assert len(contrasts) > 50
@@ -157,3 +232,34 @@ def test_light_and_dark_differ(driver: Any, pages: dict[str, Path]) -> None:
         found[scheme] = driver.execute_script(look + "return [s('body').backgroundColor, s('svg text').fill]")
     assert found["light"][0] != found["dark"][0]
     assert found["light"][1] != found["dark"][1]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 800)])
+@pytest.mark.parametrize("name", PAGES)
+def test_the_first_screen_answers_and_the_page_keeps_to_itself(
+    driver: Any, pages: dict[str, Path], name: str, width: int, height: int, scheme: str
+) -> None:
+    _open(driver, pages[name], width, scheme, height)
+    assert driver.execute_script("return document.documentElement.scrollWidth") == width
+    assert driver.execute_script(OUTSIDE) == []
+    assert driver.execute_script(CUT) == []
+    if name != "classes":  # whose names are as long as none
+        ends = driver.execute_script(ANSWERS)
+        assert [entry for entry in ends if entry[1] > height] == []
+    assert [entry for entry in driver.execute_script(CONTRASTS) if entry[1] < 4.5] == []
+    assert driver.execute_script(TALKED) == []
+    assert driver.get_log("browser") == []
+
+
+def test_a_printed_page_has_everything(driver: Any, pages: dict[str, Path]) -> None:
+    _open(driver, pages["classes"], 794, "dark")
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert driver.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        hidden = (
+            "return [...document.querySelectorAll('main *')].filter(e => getComputedStyle(e).display === 'none').length"
+        )
+        assert driver.execute_script(hidden) == 0
+    finally:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

@@ -49,8 +49,8 @@ ERRORS = ("nominal", "attacked", "certified")
 """What errors of a regression are called."""
 
 
-def following(run: CertifiedRun) -> str:
-    """The next call to try."""
+def following(run: CertifiedRun, *, page: bool = True) -> str:
+    """The next call to try; `page`: the report may be named."""
     rows, certify = "rows of your own", "ranges" if run.train.task is Task.NUMBERS else "certify"
     if not run.reached:
         return "a smaller eps or learning rate, fewer epochs, or select='best-validation'."
@@ -58,10 +58,10 @@ def following(run: CertifiedRun) -> str:
         return f"there were no test rows; run.{certify}(x) certifies {rows}."
     if run.worth is not None and not run.worth.better:
         return "other columns or another model first; then ask again what survives."
-    report = "html_report(run, words=run.threat.words()) writes all of it as one page"
+    report = ["html_report(run, words=run.threat.words()) writes all of it as one page"] if page else []
     if run.test is None or run.test.certified.all():
-        return f"run.{certify}(x) certifies {rows}; {report}."
-    ways = ["tolerance(…) says how much doubt certificates survive", report]
+        return "; ".join([f"run.{certify}(x) certifies {rows}", *report]) + "."
+    ways = ["tolerance(…) says how much doubt certificates survive", *report]
     if run.fitted is not None:
         ways.insert(0, "a smaller C, or less doubt, certifies more")
     if run.fitted is not None or run.request.made.keeps_symbols:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mibp_cert.card import number, percent
 from mibp_cert.certify.predict import Attack, Predictions
 from mibp_cert.data import Dataset
 
@@ -108,15 +109,15 @@ class Worth:
     def words(self) -> list[str]:
         """What must be said loudly: a model that is no better than its baseline, and classes that are never certified."""
         always, said = f"always answering {self.baseline!r}", []
-        figures = f"{_percent(self.clean)} against {_percent(self.baseline_accuracy)}"
+        figures = f"{percent(self.clean)} against {percent(self.baseline_accuracy)}"
         if not self.better:
             said.append(
                 f"This model does no better than {always} ({figures} right): what is certified of it is of no use."
             )
         elif 0 < self.certified <= self.baseline_accuracy:
             said.append(
-                f"What is certified is right no more often than {always} ({_percent(self.certified)} against "
-                f"{_percent(self.baseline_accuracy)})."
+                f"What is certified is right no more often than {always} ({percent(self.certified)} against "
+                f"{percent(self.baseline_accuracy)})."
             )
         never = [repr(share.name) for share in self.classes if not share.answers]
         if never and self.certified > 0:
@@ -158,14 +159,14 @@ class NumberWorth:
         return self.clean < self.baseline_error
 
     def words(self) -> list[str]:
-        always, figures = "always answering the mean", f"against {self.baseline_error:.4g}"
+        always, figures = "always answering the mean", f"against {number(self.baseline_error)}"
         if not self.better:
             return [
-                f"This model does no better than {always} (mean absolute error {self.clean:.4g} {figures}): what is certified of "
-                "it is of no use."
+                f"This model does no better than {always} (mean absolute error {number(self.clean)} {figures}): what is "
+                "certified of it is of no use."
             ]
         if np.isfinite(self.certified) and self.certified >= self.baseline_error:
-            return [f"The certified error is no smaller than that of {always} ({self.certified:.4g} {figures})."]
+            return [f"The certified error is no smaller than that of {always} ({number(self.certified)} {figures})."]
         return []
 
     def to_json(self) -> dict[str, Any]:
@@ -174,7 +175,3 @@ class NumberWorth:
             "baseline_error": self.baseline_error,
             "better_than_mean": self.better,
         }
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

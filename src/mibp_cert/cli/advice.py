@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -39,7 +39,7 @@ class Next:
     command: str
 
 
-def tell(console: Console, ways: Iterator[Next]) -> None:
+def tell(console: Console, ways: Iterable[Next]) -> None:
     """Each command in a line of its own, below what it is good for."""
     for way in islice(ways, MOST):
         console.print(f"Next, {way.words}:\n  {way.command}", highlight=False)

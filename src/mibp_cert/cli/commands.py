@@ -17,6 +17,7 @@ from mibp_cert.errors import Diverged, MibpCertError, UserError
 
 if TYPE_CHECKING:
     from mibp_cert.certify import CertifiedRun
+    from mibp_cert.cli.advice import Next
     from mibp_cert.config import Job
     from mibp_cert.questions.properties import Questions
     from mibp_cert.studies.choose import Choice
@@ -87,8 +88,9 @@ def certify(
             write_json(folder / "config.json", plain_config(job.config))
         runs.append(run)
         loss = _loss(run, parts, time.perf_counter() - began, quiet)
-        show(console, run, job.config, files[name], job.questions, job.choice, loss)
-        tell(console, after_certify(config, job, run, split=loss is not None))
+        ways = list(after_certify(config, job, run, split=loss is not None))
+        show(console, run, job.config, files[name], job.questions, job.choice, loss, ways)
+        tell(console, ways)
         console.print()
     if len(runs) > 1:
         console.print(side_by_side(runs), soft_wrap=False)
@@ -278,6 +280,7 @@ def show(
     questions: Questions | None = None,
     choice: Choice | None = None,
     loss: LossByPart | None = None,
+    ways: Sequence[Next] = (),
 ) -> None:
     """Print what came out, and write the result and the report into these two files where they are wanted."""
     from mibp_cert.certify.columns import column_records
@@ -305,21 +308,19 @@ def show(
         write_json(json_path, plain | ({} if config is None else {"configuration": plain_config(config)}))
         console.print(f"Written to {json_path}")
     if page is not None:
-        write_report(console, page, run, config, sentences)
+        write_report(console, page, run, config, answers=sentences, choice=choice, parts=loss, ways=ways)
 
 
-def write_report(
-    console: Console, path: Path, run: CertifiedRun, config: Any, answers: Sequence[str] = (), blame: Any = None
-) -> None:
-    """The HTML page, with blame where the engine can say it."""
+def write_report(console: Console, path: Path, run: CertifiedRun, config: Any, blame: Any = None, **more: Any) -> None:
+    """The HTML page, with blame where the engine can say it; `more` goes to `html_report`."""
     from mibp_cert.report.html import html_report
     from mibp_cert.studies.blame import blame as ask
 
-    some_open = run.test is not None and run.reached and not run.test.certified.all()
-    can = run.request.made.keeps_symbols or run.fitted is not None
-    if blame is None and can and some_open:
+    some_open = run.test_ranges is not None or (run.test is not None and not run.test.certified.all())
+    can = run.fitted is not None or run.request.made.keeps_symbols
+    if blame is None and can and some_open and run.reached:
         with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
-    text = html_report(run, words=run.threat.words(), blame=blame, answers=answers, configuration=config)
+    text = html_report(run, words=run.threat.words(), blame=blame, configuration=config, **more)
     _write(path, text)
     console.print(f"Report written to {path}")

@@ -146,7 +146,7 @@ def blame(
     if source is not None and (Path(source) / "run.json").exists():
         if config != merged({}, {"data": {"source": source}}):
             raise UserError(f"The run in {source} has its own settings: leave out other flags, and --config.")
-        run, effective = load_run(source), stored_config(Path(source))
+        run, effective, choice = load_run(source), stored_config(Path(source)), None
     else:
         job = job_of(config)
         (engine,) = job.engines
@@ -155,7 +155,7 @@ def blame(
             job = settled(job, console)
         with advised(config, job), interruptible(), progress_bars(quiet) as progress:
             hear = show_training(progress, engine, fit=isinstance(job.training, Fitted))
-            run, effective = job.run(engine, hear), job.config
+            run, effective, choice = job.run(engine, hear), job.config, job.choice
     with console.status("second run"):
         found = ask(run, point, top=top)
     if len(found.rows):
@@ -168,7 +168,7 @@ def blame(
     columns = {} if run.fitted is None else {"columns": found.columns.to_dict()}
     write_json(json_path, {**run.to_json(), "blame": {**found.to_json(), **columns}})
     if report is not None:
-        write_report(console, report, run, effective, blame=found)
+        write_report(console, report, run, effective, blame=found, choice=choice)
 
 
 def compare(

@@ -1,31 +1,33 @@
-"""A run as one web page that needs nothing else: what was doubted, what is certified, and what exactly that means."""
+"""A run as one web page that needs nothing else: is the model any good, what survives, what to do next, and what exactly is
+certified."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
 
-import numpy as np
-from matplotlib.axes import Axes
-
 from mibp_cert.card import number, percent
 from mibp_cert.certify import CertifiedRun
-from mibp_cert.certify.predict import nominal_outputs
-from mibp_cert.certify.shown import warnings
-from mibp_cert.certify.tables import class_table
+from mibp_cert.certify.columns import column_records
 from mibp_cert.data import Task
 from mibp_cert.report import plots
-from mibp_cert.report.plots import ATTACKED, DARK, INK, PAPER, SIZE, colour_variable, inline_svg
-from mibp_cert.report.terminal import FIXED, fitted_words
+from mibp_cert.report.first import first_screen
+from mibp_cert.report.frontier import EPOCHS, LISTED, Frontier, frontier_lines, frontier_of, plot_frontier
+from mibp_cert.report.lines import values_words
+from mibp_cert.report.markup import bullets, figure, table
+from mibp_cert.report.plots import ATTACKED, DARK, INK, PAPER, colour_variable
+from mibp_cert.report.rows import check_again, tested
+from mibp_cert.report.settings import flat, plain, settings
+from mibp_cert.report.words import FIXED, next_steps
+from mibp_cert.studies.choose import BEHIND, UNPROVEN, Choice
 
-ROWS = 50
-"""Most test points listed."""
-BLAMED = 20
-"""Most training rows listed."""
+COLUMNS = 60
+"""Most columns listed."""
+LEAST = 0.0005
+"""Share of the uncertainty from which on a column is listed."""
 SOUNDNESS = {
     "rounding-safe": "The bounds enclose exact arithmetic, and double precision in any order of summation; only the exponentials "
     "and hyperbolic tangents of the libraries are trusted, to 16 units in the last place.",
@@ -49,82 +51,93 @@ def html_report(
     blame: Any = None,
     answers: Sequence[str] = (),
     configuration: Mapping[str, Any] | None = None,
+    choice: Choice | None = None,
+    parts: Any = None,
+    ways: Iterable[Any] = (),
 ) -> str:
-    """The page. `words`: the threat in words; `blame`: rows that the uncertainty comes from (`rows`, `sentence`); `answers`:
-    further questions, answered in sentences; `configuration`: settings of the caller's own."""
-    name = escape(run.data.name or "your data")
-    parts = [
-        *_summary(run, words),
+    """The page. `words`: the threat in words; `blame`: rows that the uncertainty comes from; `answers`: further questions, in
+    sentences; `configuration`: settings of the caller's own; `choice`: how `C` was chosen; `parts`: what is lost to each part
+    of the threat and through each column (`to_json`); `ways`: commands to try next (`words`, `command`)."""
+    name, frontier = escape(run.data.name or "your data"), frontier_of(run, choice)
+    steps = next_steps(run, blame, frontier, ways, typed=configuration is not None)
+    sections = [
+        first_screen(run, words, steps),
+        *_frontier(frontier),
+        *_loss(run, parts, blame),
+        *check_again(blame),
         _pictures(run),
-        *_points(run),
-        *_blame(blame),
-        *(["<h2>Further questions</h2>", _list(answers)] if answers else []),
+        *tested(run),
+        *_columns(run),
+        *(["<h2>Further questions</h2>", bullets(answers)] if answers else []),
         "<h2>Settings</h2>",
-        _table(("setting", "value"), _settings(run, configuration or {}), "settings"),
+        table(("setting", "value"), settings(run), "settings", "pairs"),
+        *_configuration(configuration or {}),
         *_meaning(run),
     ]
-    return PAGE.substitute(COLOURS, name=name, parts="\n".join(parts))
+    return PAGE.substitute(COLOURS, name=name, parts="\n".join(sections))
 
 
-def _summary(run: CertifiedRun, words: str) -> list[str]:
-    """What is certified, what was doubted, and three large numbers."""
-    tested = run.test is not None or run.test_ranges is not None
-    lines = [f'<p class="lead"><strong>{_lead(run)}</strong></p>']
-    lines.append(f"<p><strong>What was doubted:</strong> {escape(words.rstrip('.'))}.</p>")
-    if run.test_threat is not None:
-        lines.append(f"<p>Test inputs may be wrong, too: {escape(run.test_threat.words())}.</p>")
-    lines += [f'<p class="warning">{escape(line)}</p>' for line in warnings(run)]
-    lines += [_cards(run)] if tested else []
-    when = f"after {run.steps} step(s)" if run.fitted is None else escape(fitted_words(run.fitted))
-    radius = run.bounds.radius[run.frozen :]
-    lines.append(
-        f'<p class="note">Bounds of the {len(radius)} parameters {when}: mean radius '
-        f"{radius.mean():.3g}, largest {radius.max():.3g}.</p>"
-    )
-    return [*lines, *([] if tested else ["<p>There are no test data, so that no prediction was asked for.</p>"])]
+def _frontier(frontier: Frontier | None) -> list[str]:
+    """Clean against certified on validation rows: a picture, and what picks each point."""
+    if frontier is None:
+        return []
+    by = "by epoch" if frontier.what == EPOCHS else "by C"
+    shown = number if frontier.judge.numbers else percent
+    title = f"Clean against certified {frontier.figure} {by}"
+    text = f"What could be had instead, on validation rows, where the baseline has {shown(frontier.judge.baseline)}."
+    known = sum(point.certified is not None for point in frontier.points)
+    picture = figure(plot_frontier, frontier, title, "", 3.2) if known > 1 else ""
+    lines = frontier_lines(frontier, LISTED)
+    cut = " Only points that no other one beats are listed." if len(lines.rows) < len(frontier.points) else ""
+    words = {
+        BEHIND: "it would not be chosen with all of it certified",
+        UNPROVEN: "with this much doubt nothing is proven",
+    }
+    why = "".join(f" “{p}”: {said}." for p, said in words.items() if any(point.why == p for point in frontier.points))
+    said = f"<p>{text} The certificate is about the point that was chosen, not about the choice.{cut}{why}</p>"
+    listed = table(lines.head, lines.rows, f"clean and certified {frontier.figure} {by}", "figures")
+    return ["<h2>The frontier</h2>", said, f'<div class="plots">{picture}<div>{listed}</div></div>']
 
 
-def _lead(run: CertifiedRun) -> str:
-    """What is certified, in a sentence or two."""
-    if run.test is not None:
-        same, n = int(run.test.certified.sum()), len(run.test.certified)
-        return f"{same} of {n} predictions are certified: they are the same whatever the true data were."
-    if run.test_ranges is None:
-        return f"Every {_done(run)} parameter lies within proven bounds, whatever the true data were."
-    known, n = int(np.isfinite(run.test_ranges.width).all(axis=1).sum()), len(run.test_ranges.width)
-    mean = f" On average it is {number(run.errors['range_mean'])} wide." if known == n else ""
-    return f"{known} of {n} outputs have a proven range that holds whatever the true data were.{mean}"
+def _loss(run: CertifiedRun, parts: Any, blame: Any) -> list[str]:
+    """What is lost to each part of the threat alone, and which share of the uncertainty goes through each column."""
+    found = {} if parts is None else parts.to_json()
+    alone, shares = found.get("parts", []), found.get("by_column", {})
+    if not shares and blame is not None:
+        shares = {name: effect / 100.0 for name, effect in blame.columns.items()}
+    tables = []
+    if alone:
+        whole = {"words": "all of it at once", **_whole(run)}
+        numbers = run.train.task is Task.NUMBERS
+        keys = ("certified_error", "range_mean") if numbers else ("certified_accuracy", "certification_rate")
+        head = (
+            "what may be wrong",
+            *(("certified error", "mean width") if numbers else ("certified accuracy", "certified")),
+        )
+        shown = number if numbers else percent
+        rows = [(line["words"], *(shown(line.get(key)) for key in keys)) for line in (*alone, whole)]
+        tables.append(table(head, rows, "what is certified with each part alone", "figures wordy"))
+    listed = [(name, percent(share)) for name, share in shares.items() if share >= LEAST]
+    if listed:
+        tables.append(
+            table(
+                ("column", "share of the uncertainty"),
+                listed[:COLUMNS],
+                "share of the uncertainty by column",
+                "figures",
+            )
+        )
+    return ["<h2>What the doubt costs</h2>", f'<div class="plots">{"".join(tables)}</div>'] if tables else []
 
 
-def _done(run: CertifiedRun) -> str:
-    return "trained" if run.fitted is None else "fitted"
-
-
-def _cards(run: CertifiedRun) -> str:
-    """Clean, attacked and certified accuracy or error, in large letters."""
-    tried = 0 if run.attack is None else len(run.attack.theta)
-    if run.test is not None:
-        what, shares = "accuracy", (run.nominal_accuracy, run.attacked_accuracy, run.certified_test_accuracy)
-        values = [percent(share) for share in shares]
-        texts = [
-            f"Of the model {_done(run)} on the data as they are.",
-            f"Right for {tried} models {_done(run)} on other possible data, too. The truth is no higher.",
-            "Right and proven for all possible data. The truth is no lower.",
-        ]
-    else:
-        what, errors = "error", run.errors
-        values = [number(errors.get(f"{name}_error")) for name in ("nominal", "attacked", "certified")]
-        texts = [
-            f"Mean absolute error of the model {_done(run)} on the data as they are.",
-            f"The largest of {tried} models {_done(run)} on other possible data, point by point. The truth is no lower.",
-            "Proven for all possible data. The truth is no higher.",
-        ]
-    if not tried:
-        values[1], texts[1] = "–", "No attack was tried."
-    names = (f"Clean {what}", f"{what.capitalize()} under attack", f"Certified {what}")
-    card = '<div class="card"><p class="name">{}</p><p class="value">{}</p><p>{}</p></div>'
-    cards = "".join(card.format(*parts) for parts in zip(names, values, texts, strict=True))
-    return f'<div class="cards">{cards}</div>'
+def _whole(run: CertifiedRun) -> dict[str, float | None]:
+    """What is certified of the run, by the names of its parts."""
+    if run.test is None:
+        return {name: run.errors.get(name) for name in ("certified_error", "range_mean")}
+    return {
+        "certified_accuracy": run.certified_test_accuracy,
+        "certification_rate": run.test.certification_rate(),
+    }
 
 
 def _pictures(run: CertifiedRun) -> str:
@@ -132,103 +145,44 @@ def _pictures(run: CertifiedRun) -> str:
     regression, found = run.test_ranges is not None, []
     if regression or run.test is not None:
         text = "The truth lies between attacked and certified." if run.attack is not None and run.reached else ""
-        found.append(_figure(plots.plot_accuracy, run, "Mean absolute error" if regression else "Accuracy", text))
+        found.append(figure(plots.plot_accuracy, run, "Mean absolute error" if regression else "Accuracy", text))
     if run.fitted is None:
         text = "Half the width of the range that a parameter may lie in. Radii grow as doubt adds up."
-        found.append(_figure(plots.plot_radius, run, "Radius of the bounds over the epochs", text))
+        found.append(figure(plots.plot_radius, run, "Radius of the bounds over the epochs", text))
     if plots.has_regions(run.train):
         text = "Coloured: every possible model gives that class. Grey: the answer is abstain."
         if run.request.quick != run.prediction:
             means = {"interval": "intervals", "dual": "the closed form"}[run.request.quick]
             text += f" Drawn with {means}, which abstain more often than the solver."
-        found.append(_figure(plots.plot_regions, run, "Certified regions", text, 3.6))
+        found.append(figure(plots.plot_regions, run, "Certified regions", text, 3.6))
     if regression:
         text = "Each output lies in its proven range, whatever the true data were."
-        found.append(_figure(plots.plot_ranges, run, "Ranges of the outputs", text, 3.6))
+        found.append(figure(plots.plot_ranges, run, "Ranges of the outputs", text, 3.6))
     elif run.test is not None:
         text = "From the proven lower to the proven upper lead of the class. Wholly above 0: certified."
-        found.append(_figure(plots.plot_margins, run, "Margins", text, 3.6))
+        found.append(figure(plots.plot_margins, run, "Margins", text, 3.6))
     return f'<h2>Pictures</h2><div class="plots">{"".join(found)}</div>'
 
 
-def _points(run: CertifiedRun) -> list[str]:
-    """Test points that abstain and the confusion of classes; for a regression, the widest ranges."""
-    if run.test_ranges is not None:
-        return _widest(run)
-    if run.test is None:
-        return []
-    # Attacks train as far as the bounds reach; where those diverged before the end, they say nothing about its models.
-    attack = run.attack if run.reached else None
-    table = class_table(run, run.test_inputs(), run.test, attack, run.data.tested.index)
-    table = table[~table["certified"]].drop(columns=["class", "certified", "margin_low", "margin_high"])
-    lines = ["<p>There are none: every test point has a certified class.</p>"]
-    if len(table):
-        head = ("test point", *(name.replace("nominal", "clean").replace("_", " ") for name in table.columns))
-        lines = _listed("test points abstain", head, list(table.itertuples()), "test points that abstain")
-    text = "Number of test points: rows are true classes, columns certified ones."
-    height = min(7.0, 1.6 + 0.45 * len(run.train.classes))
-    picture = _figure(plots.plot_confusion, run, "True and certified classes", text, height)
-    lines.append(f'<h2>Confusion</h2><div class="plots">{picture}</div>')
-    return ["<h2>Test points without a certified class</h2>", *lines]
+def _columns(run: CertifiedRun) -> list[str]:
+    """How every column was read, and what may be wrong with it."""
+    records = column_records(run.data, run.request.members)
+    rows = [(r.name, values_words(r), r.missing or "–", r.doubt or "–") for r in records[:COLUMNS]]
+    rows += [(f"… and {len(records) - COLUMNS} more", "", "", "")] if len(records) > COLUMNS else []
+    head = ("column", "read as", "missing", "what may be wrong in training rows")
+    return ["<h2>Columns as they were read</h2>", table(head, rows, "columns as they were read", "read")]
 
 
-def _widest(run: CertifiedRun) -> list[str]:
-    """Regression: the test points that are known least."""
-    assert run.test_ranges is not None
-    assert run.data.tested.targets is not None
-    proven, targets = run.test_ranges.outputs, run.train.in_units(run.data.tested.targets)
-    clean = run.train.in_units(nominal_outputs(run.network, run.theta, run.data.tested.x))
-    rows = []
-    for i in np.argsort(-run.test_ranges.width.max(axis=1), kind="stable").tolist():
-        low, high = proven.low[i, 0], proven.high[i, 0]
-        shown = f"{low:.4g} to {high:.4g}" if np.isfinite([low, high]).all() else "unknown"
-        rows.append((i, f"{targets[i, 0]:.4g}", f"{clean[i, 0]:.4g}", shown))
-    head = ("test point", "target", "clean output", "proven range")
-    return ["<h2>Widest ranges</h2>", *_listed("test points, the widest range first", head, rows, "ranges")]
-
-
-def _blame(blame: Any) -> list[str]:
-    """Which training rows the uncertainty comes from."""
-    if blame is None:
-        return []
-    lines = ["<h2>Where the uncertainty comes from</h2>", f"<p>{escape(blame.sentence)}</p>"]
-    shown = blame.rows.head(BLAMED)[["row", "effect", "cells"]]
-    if len(shown):
-        rows = [
-            (row, number(effect if np.isfinite(effect) else None), cells)
-            for row, effect, cells in shown.itertuples(index=False)
-        ]
-        height = 0.9 + 0.25 * min(plots.BLAMED, len(shown))
-        picture = _figure(plots.plot_blame, blame, "Training rows with the largest share", "", height)
-        head = ("row", "share of the uncertainty (%)", "cells")
-        table = _table(head, rows, "training rows and their share of the uncertainty", "listed long")
-        lines.append(f'<div class="plots">{picture}{table}</div>')
-    return lines
-
-
-def _settings(run: CertifiedRun, configuration: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The keys of the JSON file that say what was asked for, and the settings of the caller's own."""
-    plain = run.to_json() | {"epochs": getattr(run.training, "epochs", None), "threat": run.threat.words()}
-    if run.fitted is not None:  # without the keys of steps, and without a solver
-        plain = {
-            key: value for key, value in plain.items() if value is not None and key not in ("solver", "repeatable")
-        }
-    apart = (*RECORD, "dataset", "test_threat", "diverged", "outer", "test", "attack")
-    rows = [(key.replace("_", " "), _shown(value)) for key, value in plain.items() if key not in apart]
-    return rows + [(f"configuration: {key}", _shown(value)) for key, value in configuration.items()]
-
-
-def _shown(value: Any) -> str:
-    """A setting as text."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {_shown(entry)}" for name, entry in value.items())
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+def _configuration(configuration: Mapping[str, Any]) -> list[str]:
+    """The caller's own settings, as far as anything was said or is usual."""
+    lines = [f"<li><b>{escape(key)}:</b> {escape(value)}</li>" for key, value in flat(configuration)]
+    return ["<h2>Configuration</h2>", f'<ul class="keys">{"".join(lines)}</ul>'] if lines else []
 
 
 def _meaning(run: CertifiedRun) -> list[str]:
     """What the numbers rest on, and what exactly is certified."""
-    plain = run.to_json() | {"soundness": f"{run.soundness}. {SOUNDNESS.get(run.soundness, '')}"}
-    rows = [(words, _shown(plain[key])) for key, words in RECORD.items()]
+    told = run.to_json() | {"soundness": f"{run.soundness}. {SOUNDNESS.get(run.soundness, '')}"}
+    rows = [(words, plain(told[key])) for key, words in RECORD.items()]
     model = "every model that training could have produced this way"
     trusted = (
         "the initial weights, which rows are in which batch, the learning rates, the number of steps, and how columns are scaled "
@@ -248,29 +202,5 @@ def _meaning(run: CertifiedRun) -> list[str]:
         f"In doubt: the training data, as described above. {in_doubt}",
         certified,
     ]
-    record = _table(("what", "value"), rows, "record")
-    return ["<h2>What exactly is certified</h2>", _list(fixed), "<h2>Record</h2>", record]
-
-
-def _listed(what: str, head: Sequence[str], rows: Sequence[Sequence[Any]], label: str) -> list[str]:
-    """How many test points there are, and a table of the first ones."""
-    cut = f" The first {ROWS} are listed." if len(rows) > ROWS else ""
-    count = f"<p>{len(rows)} {what}.{cut} Points are counted from 0.</p>"
-    return [count, _table(head, rows[:ROWS], label, "listed long")]
-
-
-def _figure(draw: Callable[[Any, Axes], None], about: Any, title: str, text: str, height: float = SIZE[1]) -> str:
-    caption = f"<figcaption>{text}</figcaption>" if text else ""
-    return f"<figure><h3>{title}</h3>{inline_svg(draw, about, title, height)}{caption}</figure>"
-
-
-def _list(sentences: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], label: str, kind: str = "") -> str:
-    """A table in a container that scrolls by itself, by keyboard, too."""
-    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
-    box = f'<div class="scroll {kind}" tabindex="0" role="region" aria-label="{escape(label)}">'
-    return f"{box}<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    record = table(("what", "value"), rows, "record", "pairs")
+    return ["<h2>What exactly is certified</h2>", bullets(fixed), "<h2>Record</h2>", record]

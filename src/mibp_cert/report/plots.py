@@ -136,7 +136,7 @@ def plot_radius(run: CertifiedRun, ax: Axes) -> None:
             right.set_ylabel("mean absolute error (validation)")
         else:
             right.set(ylim=(0, 105), ylabel="validation accuracy (%)")
-    _legend(ax, handles)
+    legend(ax, handles)
 
 
 def plot_accuracy(run: CertifiedRun, ax: Axes) -> None:
@@ -189,7 +189,7 @@ def plot_regions(run: CertifiedRun, ax: Axes) -> None:
             units = (shift + scale * lines).T
             ax.contourf(*units, inside.astype(float), levels=[0.5, 1.5], colors=[colour], alpha=0.22)
     for part in parts:
-        shown = _spread(len(part), POINTS)
+        shown = spread(len(part), POINTS)
         for k, colour, marker in looks:
             across, up = (shift + scale * part.x[shown][part.y[shown] == k]).T
             face, edge, size = (colour, "white", 26) if part is run.train else ("none", colour, 14)
@@ -200,7 +200,7 @@ def plot_regions(run: CertifiedRun, ax: Axes) -> None:
     handles.append(Patch(facecolor=OPEN, alpha=0.3, label="abstain"))
     handles += [_dot("training", OPEN, "o"), _dot("test", OPEN, "o", markerfacecolor="none")][: len(parts)]
     ax.set(xlabel=_column_label(columns[0].name), ylabel=_column_label(columns[1].name))
-    _legend(ax, handles)
+    legend(ax, handles)
 
 
 def plot_margins(run: CertifiedRun, ax: Axes) -> None:
@@ -232,7 +232,7 @@ def plot_margins(run: CertifiedRun, ax: Axes) -> None:
         handles.append(Line2D([], [], color=colour, marker=marker, markersize=5, label=f"{name} ({len(mine)})"))
     ax.axhline(0, color=OPEN, linewidth=0.9)
     _wide_axis(ax, known)
-    _legend(ax, handles)
+    legend(ax, handles)
 
 
 def plot_ranges(run: CertifiedRun, ax: Axes) -> None:
@@ -256,7 +256,7 @@ def plot_ranges(run: CertifiedRun, ax: Axes) -> None:
     if run.attack is not None:
         bars(run.attack.outputs, label="reached by attacks", colors=ATTACKED, linewidth=1.4)
     handles.append(ax.scatter(place, targets[shown], color=CLEAN, marker="D", s=9, zorder=3, label="target"))
-    _legend(ax, handles)
+    legend(ax, handles)
     if not np.isfinite(proven.width).any():
         _say(ax, "no range is known")
 
@@ -287,11 +287,20 @@ def plot_blame(blame: Any, ax: Axes) -> None:
     rows = blame.rows.head(BLAMED)
     ax.set_xlabel("share of the uncertainty (%)")
     bars = [
-        (f"row {_short(row, 12)}: {_short(cells, 22)}", effect if math.isfinite(effect) else None, CERTIFIED)
+        (f"{_short(row_name(row), 16)}: {_short(cells, 22)}", effect if math.isfinite(effect) else None, CERTIFIED)
         for row, cells, effect in rows[["row", "cells", "effect"]].itertuples(index=False)
     ]
     end = max(effect or 0.0 for _, effect, _ in bars)
-    _bars(ax, bars, "{:.3g}", max(end, 1e-12))
+    _bars(ax, bars, "{:.1f} %", max(end, 1e-12))
+
+
+def row_name(name: Any) -> str:
+    """The user's name of a row; of a number, that it is one.
+
+    >>> row_name("line 12"), row_name(4)
+    ('line 12', 'row 4')
+    """
+    return name if isinstance(name, str) else f"row {name}"
 
 
 def _target_name(run: CertifiedRun) -> str:
@@ -307,7 +316,7 @@ def has_regions(data: Dataset) -> bool:
 def _in_order(ax: Axes, values: Array, what: str) -> NDArray[np.intp]:
     """At most `BARS` test points in the order of these values; the axis says so."""
     order = np.argsort(values, kind="stable")
-    shown = order[_spread(len(order), BARS)]
+    shown = order[spread(len(order), BARS)]
     cut = "" if len(shown) == len(order) else f" ({len(shown)} of {len(order)} shown)"
     ax.set(xlabel=f"test points by {what}{cut}", xticks=[])
     return shown
@@ -323,7 +332,7 @@ def _short(value: Any, most: int) -> str:
     return (text if len(text) <= most else text[: most - 1] + "…").replace("$", r"\$")
 
 
-def _spread(count: int, most: int) -> NDArray[np.intp]:
+def spread(count: int, most: int) -> NDArray[np.intp]:
     """At most `most` of `count` places, evenly spread, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.intp))
 
@@ -333,7 +342,7 @@ def _dot(label: str, colour: str, marker: str, **style: Any) -> Line2D:
     return Line2D([], [], color=colour, marker=marker, linestyle="none", label=label, **style)
 
 
-def _legend(ax: Axes, handles: Sequence[Any]) -> None:
+def legend(ax: Axes, handles: Sequence[Any]) -> None:
     """Above the picture, where it covers no data; as many columns as fit beside each other."""
     longest = max(len(str(handle.get_label())) for handle in handles)
     columns = max(1, min(3, len(handles), 54 // (longest + 5)))

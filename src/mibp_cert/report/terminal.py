@@ -12,19 +12,18 @@ from rich.table import Table
 
 from mibp_cert.card import number, percent
 from mibp_cert.certify import CertifiedRun, EpochRecord
-from mibp_cert.certify.columns import LEFT_OUT, NUMBER, ColumnRecord
+from mibp_cert.certify.columns import ColumnRecord
 from mibp_cert.certify.shown import loud, warnings
-from mibp_cert.certify.worth import NumberWorth, Worth
 from mibp_cert.data import Task
 from mibp_cert.data.dataset import shortened
 from mibp_cert.engines import DEFAULT
-from mibp_cert.fitted import Fitted
 from mibp_cert.nets import steps_per_epoch
-from mibp_cert.studies.choose import Candidate, Choice
+from mibp_cert.report.frontier import frontier_lines, of_choice
+from mibp_cert.report.lines import Lines, values_words, worth_lines
+from mibp_cert.report.words import FIXED, fitted_words, survives
+from mibp_cert.studies.choose import Choice
 from mibp_cert.studies.compare import changed_by_attack, figures, in_words
 
-FIXED = "the split, scaling, categories, features and the penalty"
-"""What a fitted model takes as given."""
 Record = TypeVar("Record")
 Columns = dict[str, Callable[[Record], str]]
 """How a record is shown in each column."""
@@ -56,6 +55,12 @@ def new_table(title: str, columns: Columns[Record], records: Iterable[Record]) -
     return table
 
 
+def lines_table(title: str, lines: Lines) -> Table:
+    """Head and rows as a table."""
+    columns: Columns[Sequence[str]] = {name: itemgetter(at) for at, name in enumerate(lines.head)}
+    return new_table(title, columns, lines.rows)
+
+
 def _validated(record: EpochRecord, figure: float | None) -> str:
     return number(figure) if record.numbers else percent(figure)
 
@@ -68,23 +73,10 @@ def epochs_table(run: CertifiedRun) -> Table:
 
 def choice_table(choice: Choice) -> Table:
     """What every `C` gives on the validation rows, and which was chosen."""
+    found, base = of_choice(choice), "the mean" if choice.judge.numbers else "the most frequent class"
     shown = number if choice.judge.numbers else percent
-    what = "error" if choice.judge.numbers else "accuracy"
-    best = choice.judge.frontier([(one.clean, one.certified) for one in choice.candidates])
-
-    def said(one: Candidate) -> str:
-        return "chosen" if choice.C == one.C else one.why
-
-    columns: Columns[Candidate] = {
-        "C": lambda one: f"{one.C:g}",
-        f"clean\n{what}": lambda one: shown(one.clean),
-        f"certified\n{what}": lambda one: "–" if one.certified is None else shown(one.certified),
-        "case": said,
-        "pick it with": lambda one: f"--C {one.C:g}" if choice.candidates.index(one) in best else "",
-    }
-    base = "the mean" if choice.judge.numbers else "the most frequent class"
-    title = f"C by validation rows, where always answering {base} has the {what} {shown(choice.judge.baseline)}"
-    return new_table(title, columns, choice.candidates)
+    title = f"C by validation rows, where always answering {base} has the {found.figure} {shown(choice.judge.baseline)}"
+    return lines_table(title, frontier_lines(found))
 
 
 def side_by_side(runs: Sequence[CertifiedRun]) -> str:
@@ -129,21 +121,6 @@ def summary(run: CertifiedRun) -> str:
     return "\n".join([*lines, *advice(run), f"Soundness: {run.soundness}."])
 
 
-def fitted_words(model: Fitted) -> str:
-    """What is fitted.
-
-    >>> fitted_words(Fitted(C=0.5))
-    'at the minimum of the loss cross-entropy with C = 0.5'
-    >>> fitted_words(Fitted(multi="one-versus-rest"))
-    'at the minimum of the loss cross-entropy with C = 1, one-versus-rest'
-    """
-    intercept = "" if model.fit_intercept else ", no intercept"
-    intercept = ", intercept penalised" if model.fit_intercept and model.penalise_intercept else intercept
-    several = "" if model.multi is None else f", {model.multi}"
-    behind = "" if model.features is None else f", behind {model.features.words}"
-    return f"at the minimum of the loss {model.loss} with C = {model.C:g}{several}{intercept}{behind}"
-
-
 def _tested(run: CertifiedRun) -> list[str]:
     """What the test points showed, beside `worth_table`. Fitted models also tell of the validation rows, which C can be chosen
     on."""
@@ -156,12 +133,8 @@ def _tested(run: CertifiedRun) -> list[str]:
             f"Validation ({len(run.data.validation)} points): clean {what} {shown(clean)}, certified {what} "
             f"{shown(certified)}."
         )
-    if run.test is not None and isinstance(run.worth, Worth):
-        sure, wrong = int(run.test.certified.sum()), run.worth.wrong
-        said.append(
-            f"Test ({len(run.test.classes)} points, prediction {run.prediction}): {sure} predictions are certified, the same "
-            f"whatever the true data were ({wrong} of them wrong); abstaining on {len(run.test.classes) - sure}."
-        )
+    if run.test is not None:
+        said.append(f"Test ({len(run.test.classes)} points, prediction {run.prediction}): {survives(run)}")
     elif run.test_ranges is not None:
         said.append(
             f"Test ({len(run.test_ranges.width)} points, prediction {run.prediction}): each output is known to within a range "
@@ -177,37 +150,8 @@ MOST_CLASSES = 6
 
 def worth_table(run: CertifiedRun) -> Table | None:
     """Baseline, clean, attacked and certified figures of the test points under each other; None without test points."""
-    worth, tried = run.worth, run.attack is not None
-    if worth is None:
-        return None
-    if isinstance(worth, NumberWorth):
-        errors = run.errors
-        errors_of = {
-            "always the mean": (worth.baseline_error, 0.0),
-            "clean model": (worth.clean, 0.0),
-            "under attack": (errors.get("attacked_error"), errors.get("attacked_range_mean")),
-            "certified": (errors["certified_error"], errors["range_mean"]),
-        }
-        names: tuple[str, ...] = ("mean absolute\nerror", "mean width\nof the ranges")
-        shown = {name: tuple(map(number, figures)) for name, figures in errors_of.items()}
-    else:
-        own = worth.classes if len(worth.classes) <= MOST_CLASSES else ()
-        alike = 1.0 / len(worth.classes)
-        constant = [float(share.name == worth.baseline) for share in own]
-        lines_of = {
-            "clean model": (run.nominal_accuracy, "clean"),
-            "under attack": (run.attacked_accuracy, "attacked"),
-            "certified": (run.certified_test_accuracy, "certified"),
-        }
-        names = ("accuracy", "balanced", *(f"{share.name!r}\n({share.rows})" for share in own))
-        shown = {f"always {worth.baseline!r}": tuple(map(percent, (worth.baseline_accuracy, alike, *constant)))}
-        for name, (accuracy, what) in lines_of.items():
-            figures = accuracy, worth.balanced(what), *(getattr(share, what) for share in own)
-            shown[name] = tuple(map(percent, figures))
-    if not tried:
-        del shown["under attack"]
-    columns: Columns[tuple[str, ...]] = {name: itemgetter(at) for at, name in enumerate(("", *names))}
-    return new_table("", columns, [(name, *figures) for name, figures in shown.items()])
+    lines = worth_lines(run, MOST_CLASSES)
+    return None if lines is None else lines_table("", lines)
 
 
 def advice(run: CertifiedRun) -> list[str]:
@@ -244,15 +188,5 @@ def columns_text(records: Sequence[ColumnRecord], most: int = 20) -> str:
 
 def _read_as(record: ColumnRecord) -> str:
     """Kind, range or categories, missing values and doubt of a column."""
-    if record.kind == LEFT_OUT:
-        return f"left out: {record.why}"
-    if record.kind == NUMBER:
-        values = f"number, {record.low:.6g} to {record.high:.6g}"
-    else:
-        some = ", ".join(shortened(name, 20) for name in record.categories[:5])
-        values = f"{len(record.categories)} {'classes' if record.target else 'categories'}: {some}"
-        values += ", …" if len(record.categories) > 5 else ""
     missing = f"; {record.missing} missing" if record.missing else ""
-    return (
-        ("target, " if record.target else "") + values + missing + (f"; doubt: {record.doubt}" if record.doubt else "")
-    )
+    return values_words(record) + missing + (f"; doubt: {record.doubt}" if record.doubt else "")

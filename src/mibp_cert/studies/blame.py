@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mibp_cert.card import card
+from mibp_cert.card import card, number
 from mibp_cert.certify.loop import certify
 from mibp_cert.certify.predict import margin_pairs
 from mibp_cert.certify.run import CertifiedRun
@@ -85,9 +85,7 @@ class Blame:
         rows = "this row" if len(self.fixed) == 1 else f"these {len(self.fixed)} rows"
         said = f"{what} ({self.before:g} → {self.after:g} certified, verified by a second run)"
         if self.widths:
-            said = (
-                f"ranges are {self.after:.4g} wide on average instead of {self.before:.4g} (verified by a second run)"
-            )
+            said = f"ranges are {number(self.after)} wide on average instead of {number(self.before)} (verified by a second run)"
         return f"Re-check {rows} ({listed}): if they are right as they stand{stand}, {said}."
 
     def _repr_html_(self) -> str:
@@ -255,9 +253,9 @@ def _add(totals: Totals, noise: Noise, taken: Array, train: Dataset) -> None:
 
 def _by_row(cells: pd.DataFrame) -> pd.DataFrame:
     rows = []
-    for number, group in cells.groupby("number", sort=False):
+    for place, group in cells.groupby("number", sort=False):
         total = float(group["effect"].sum())
         said = ", ".join(f"{c} {100 * e / total:.0f} %" for c, e in zip(group["column"], group["effect"], strict=True))
-        rows.append((group["row"].iloc[0], int(str(number)), total, said))
+        rows.append((group["row"].iloc[0], int(str(place)), total, said))
     frame = pd.DataFrame(rows, columns=["row", "number", "effect", "cells"])
     return frame.sort_values(["effect", "number"], ascending=[False, True], ignore_index=True)

@@ -20,6 +20,8 @@ from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.threats import Threat
 
+UNPROVEN, BEHIND = "no start is proven", "could not be chosen"
+"""Why an entry of the grid has no certified figure: bounds prove nothing, or it would not be chosen with all of it certified."""
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 COARSE = (0.01, 0.1, 1.0)
 """For a first look, and where every fit takes long."""
@@ -87,12 +89,12 @@ def choose_C(
         hear(c)
         (clean,) = clean_figures(at.network(data.train), data, threat, at)
         if chosen is not None and judge.rank(clean, clean) <= chosen[0]:
-            found.append(Candidate(c, clean, why="could not be chosen"))
+            found.append(Candidate(c, clean, why=BEHIND))
             continue
         try:
             run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=chosen is None, **options)
         except Diverged as error:
-            found.append(Candidate(c, clean, why="no start is proven"))
+            found.append(Candidate(c, clean, why=UNPROVEN))
             if chosen is None and (error.enough is None or error.enough >= c):
                 raise
             # Below the grid there may be one that would do.
