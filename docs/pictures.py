@@ -261,13 +261,33 @@ def pictures() -> dict[str, Draw]:
         "budget-rows": tables(mc.Budget(mc.LInf({"age": 1, "income": 1}), rows=2), seed=1),
         "where": tables(mc.LInf({"age": 1, "income": 1}).where(mc.column("age") >= 65), ages=True),
         "rules": shared_bias,
+        "which": decision,
     }
+
+
+def decision(ax: Axes) -> None:
+    """Which certificate: one question, two answers."""
+    ax.set(xlim=(0, 10), ylim=(0, 6))
+    ax.axis("off")
+
+    def box(x: float, y: float, width: float, words: str, colour: str) -> None:
+        ax.add_patch(FancyBboxPatch((x, y), width, 1.3, boxstyle="round,pad=0.1", facecolor=colour, edgecolor=EDGE))
+        ax.text(x + width / 2, y + 0.65, words, ha="center", va="center")
+
+    box(2.4, 4.4, 5.2, "How do you train?", CARD)
+    for x, answer, words in (
+        (0.2, "to the minimum of a convex loss", "certify_fit\n--model logistic, ridge, …"),
+        (5.3, "in steps: SGD, hidden layers", "certify_training\n--model network"),
+    ):
+        ax.annotate("", (x + 2.2, 2.0), (5.0, 4.3), arrowprops={"arrowstyle": "->", "color": SOFT})
+        ax.text(x + 2.2, 2.55, answer, ha="center", color=SOFT, bbox={"facecolor": CARD, "edgecolor": "none", "pad": 2})
+        box(x, 0.5, 4.4, words, GREY)
 
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, draw in pictures().items():
-        card(name, draw)
+        card(name, draw, *((5.2, 2.6) if name == "which" else ()))
 
 
 if __name__ == "__main__":

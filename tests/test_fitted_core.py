@@ -389,7 +389,7 @@ def test_a_start_without_proof_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
         theta = attacked(step, threat.bind(data))[2]
         return bool((np.maximum(state.lower - theta, theta - state.upper) > 1e-9).any())
 
-    monkeypatch.setattr(engine, "prove", lambda problem: problem.bounds(problem.point(), 1))
+    monkeypatch.setattr(engine, "prove", lambda problem, **how: problem.bounds(problem.point(), 1))
     assert escapes()
 
 

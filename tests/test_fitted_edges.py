@@ -181,7 +181,7 @@ def test_a_mistake_is_one_sentence(
         ({"model": {"kind": "logistic"}, "training": {"epochs": 3}}, r"^\[training\] epochs belongs to networks"),
         ({"model": {"kind": "logistic"}, "select": {"least_steps": 3}}, r"^\[select\] least_steps belongs"),
         ({"model": {"kind": "logistic"}, "run": {"engine": "crown"}}, r"^\[run\] engine crown is for networks"),
-        ({"model": {"C": 3.0}}, r"^\[model\] C belongs to models that are fitted"),
+        ({"data": {"source": "iris"}, "model": {"C": 3.0}}, r"^\[model\] C belongs to models that are fitted"),
         ({"model": {"kind": "logistic", "c": 3.0}}, r"^\[model\] has no key 'c'"),
         ({"model": {"kind": "logistic", "C": "big"}}, r"^\[model\] C must be a number"),
     ],
@@ -406,7 +406,7 @@ def test_fit_warns_where_nothing_is_certified() -> None:
 def test_a_start_that_no_box_proves_is_said(
     where: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mibp_cert.fitted.engine.prove", lambda problem: None)
+    monkeypatch.setattr("mibp_cert.fitted.engine.prove", lambda problem, **how: None)
     if where == "estimator":
         with pytest.raises(Diverged, match="Use a smaller C"):
             CertifiedLogisticRegression(threat=mc.LInf(0.1)).fit([[0.0], [1.0], [2.0]], [0, 1, 1])

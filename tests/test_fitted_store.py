@@ -116,7 +116,7 @@ def test_numbers_of_numpy_are_kept_as_plain_ones(model: mc.Fitted, tmp_path: Pat
 def interrupt(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> None:
     """Begin a run, and stop it before its ranges are proven."""
 
-    def stopped(*_: Any) -> None:
+    def stopped(*_: Any, **how: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

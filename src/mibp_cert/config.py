@@ -153,8 +153,21 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
             config[section] = {**({} if instead else config[section]), **said}
             for key in (f"{section}.{entry}" for entry in said):
                 named[key] = f"[{section}] {key.partition('.')[2]}" if layer is given else flag_of(key)
+    for key, word, kind in (("model.C", AUTO, float), ("training.batch_size", ALL, int)):
+        section, _, entry = key.partition(".")
+        config[section][entry] = _number(kind, named.get(key, key), config[section][entry], word)
     _check_model(config, named)
     return config
+
+
+def _number(kind: Callable[[Any], Any], name: str, value: Any, word: str) -> Any:
+    """A number that may have been given as text; `word`: what may stand in its place."""
+    if not isinstance(value, str) or value == word:
+        return value
+    try:
+        return kind(value)
+    except ValueError:
+        raise UserError(f"{name} must be a number, or {word}, got {value!r}.") from None
 
 
 def flag_of(key: str) -> str:
@@ -354,7 +367,7 @@ def _fitted(config: Config, data: Split) -> Fitted:
     kind = said["kind"] or next(name for name, loss in MODELS.items() if (loss in REGRESSIONS) == numbers)
     like = {f.name: said[f"feature_{f.name}"] for f in fields(RandomFeatures) if f.name != "count"}
     features = None if said["features"] is None else RandomFeatures(said["features"], **like)
-    c = 1.0 if said["C"] == AUTO else _number(float, "C", said["C"], AUTO)
+    c = 1.0 if said["C"] == AUTO else said["C"]
     model = _typed(Fitted, {**said, "C": c, "loss": MODELS[kind], "features": features})
     if (model.loss in REGRESSIONS) != numbers:
         fitting = [name for name, loss in MODELS.items() if (loss in REGRESSIONS) == numbers]
@@ -381,10 +394,8 @@ def _with_usual(config: Config, data: Split) -> Config:
         "model": {"C": AUTO if own else 1.0},
         "network": {"hidden": "none" if own or images else "20", "conv": "8,4,4" if images else None},
     }
-    rows = config["training"]["batch_size"]
-    if rows is not None:
-        rows = len(data.train) if rows == ALL else _number(int, "batch_size", rows, ALL)
-        config = {**config, "training": {**config["training"], "batch_size": rows}}
+    if config["training"]["batch_size"] == ALL:
+        config = {**config, "training": {**config["training"], "batch_size": len(data.train)}}
     filled = {
         section: {key: usual.get(section, {}).get(key) if value is None else value for key, value in values.items()}
         for section, values in config.items()
@@ -395,14 +406,6 @@ def _with_usual(config: Config, data: Split) -> Config:
     if not own and "kind" not in filled["threat"]:
         filled["threat"] = {"eps": 0.01, **filled["threat"]}
     return filled
-
-
-def _number(kind: Callable[[Any], Any], key: str, value: Any, word: str) -> Any:
-    """A number that may have been given as text; `word`: what may stand in its place."""
-    try:
-        return kind(value)
-    except ValueError:
-        raise UserError(f"{key} is a number, or {word}; got {value!r}.") from None
 
 
 def usual_logits(train: Dataset, loss: str) -> int:

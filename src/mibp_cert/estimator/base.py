@@ -24,6 +24,7 @@ from mibp_cert.data import Dataset, Recipe
 from mibp_cert.engines import Inputs, ParameterSet
 from mibp_cert.errors import UserError
 from mibp_cert.report.progress import progress_bars
+from mibp_cert.studies.blame import Blame, blame
 from mibp_cert.threats import Threat
 
 Table = pd.DataFrame | ArrayLike
@@ -146,6 +147,11 @@ class Certified(BaseEstimator):
         inputs, _ = self._inputs(X, threat)
         found = self.run_.ranges_of(inputs).outputs
         return np.stack([found.low, found.high], axis=-1)
+
+    def blame(self, X: Table, *, top: int = 10, verified: bool = True) -> Blame:
+        """Which training rows carry the uncertainty of these predictions, and what re-checking them would be worth."""
+        inputs, _ = self._inputs(X)
+        return blame(self.run_, x=inputs, top=top, verified=verified)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "run_")

@@ -18,10 +18,9 @@ from mibp_cert.data import Dataset, Split
 from mibp_cert.doors import Start, certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings
 from mibp_cert.errors import UserError
-from mibp_cert.estimator.base import Certified, Classes, Numbers, Table
+from mibp_cert.estimator.base import Certified, Classes, Numbers
 from mibp_cert.nets import Network, Training
 from mibp_cert.report.progress import show_training
-from mibp_cert.studies.blame import Blame, blame
 from mibp_cert.threats import Threat
 
 PASSED_ON = ("solver", "relational", "unroll", "prediction", "select", "run_dir", "resume")
@@ -136,11 +135,6 @@ class CertifiedClassifier(Classes, _Trained):
     >>> [str(answer) for answer in model.predict([[0.2], [1.5], [2.9]])]
     ['no', 'abstain', 'yes']
     """
-
-    def blame(self, X: Table, *, top: int = 10, verified: bool = True) -> Blame:
-        """Which training rows carry the uncertainty of these predictions, and what re-checking them would be worth."""
-        inputs, _ = self._inputs(X)
-        return blame(self.run_, x=inputs, top=top, verified=verified)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
