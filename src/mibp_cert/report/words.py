@@ -91,7 +91,7 @@ def _why(run: CertifiedRun) -> str:
     left = int(others.sum()) - changed
     if not changed:
         return "no dataset that was tried changes one, but the bounds are too wide to exclude it"
-    return f"other possible data do change {changed}" + (f", and {left} are left open by the bounds" if left else "")
+    return f"other possible data do change {changed}" + (f", and the bounds leave {left} open" if left else "")
 
 
 def _known_ranges(run: CertifiedRun) -> str:
@@ -202,7 +202,8 @@ def _more(run: CertifiedRun, frontier: Frontier | None, *, own: bool) -> list[St
     elif own and open_ and run.fitted is None and run.select.rule == "last" and run.data.validation is not None:
         found.append(Step("Let validation rows choose the epoch.", "--select best-validation"))
     if frontier is not None and (other := _accurate(frontier)) is not None:
-        found.append(Step(f"For more accuracy and fewer certificates take {_point(frontier, other)}.", other.flags))
+        gain = "a smaller error and wider ranges" if frontier.judge.numbers else "more accuracy and fewer certificates"
+        found.append(Step(f"For {gain} take {_point(frontier, other)}.", other.flags))
     elif frontier is not None:
         found += [
             Step(f"Doubt less: {_point(frontier, p)} is more accurate, but nothing is proven there.")
