@@ -326,7 +326,7 @@ CHOICE = Choice(
         Candidate(0.1, 0.9, 0.85),
         Candidate(1.0, 0.95, 0.4),
         Candidate(3.0, 0.86, why="could not be chosen"),
-        Candidate(10.0, 0.97, why="no start is proven"),
+        Candidate(10.0, 0.97, why="no quick proof"),
     ),
     Judge(False, 0.55),
 )

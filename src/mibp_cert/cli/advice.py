@@ -17,7 +17,9 @@ from mibp_cert.config import OF_ALL, OF_FITTED, Job
 from mibp_cert.data import NAMES, Task
 from mibp_cert.engines import DEFAULT, engine_named
 from mibp_cert.fitted import Fitted
+from mibp_cert.fitted.model import ONE_VERSUS_REST
 from mibp_cert.studies.blame import Blame
+from mibp_cert.studies.choose import UNPROVEN
 from mibp_cert.studies.parts import threats_in
 from mibp_cert.studies.tolerance import Tolerance
 
@@ -27,6 +29,8 @@ WORSE = 1.5
 """A certified error above this multiple of the clean one is too much."""
 MOST = 4
 """Commands that are named at once."""
+BETTER = 1.02
+"""By how much a model is more accurate to be worth a slower proof."""
 FEWER = 10.0
 """What `C` is divided by in an advice."""
 
@@ -56,12 +60,31 @@ def is_enough(run: CertifiedRun) -> bool:
 
 
 def after_certify(asked: Asked, job: Job, run: CertifiedRun, *, split: bool) -> Iterator[Next]:
-    """Where much is not certified; `split`: what is lost to each part was shown."""
+    """Where much is not certified, or a better model was not proven quickly; `split`: what is lost to each part was shown."""
+    yield from _beyond(asked, job)
     if is_enough(run):
         return
     if not split and threats_in(run.threat):
         yield Next("what each part of it costs alone", asked.command("certify", parts=True))
     yield from _ways(asked, job, run.engine, blame=run.reached)
+
+
+def _beyond(asked: Asked, job: Job) -> Iterator[Next]:
+    """The more accurate `C` that plain bounds did not prove: slower ways may, or another way to fit several classes."""
+    choice, model = job.choice, job.training
+    if choice is None or not isinstance(model, Fitted):
+        return
+    clean = {one.C: one.clean for one in choice.candidates}
+    for one in choice.candidates:
+        gain = clean[choice.C] / max(one.clean, 1e-300) if choice.judge.numbers else one.clean / clean[choice.C]
+        if one.why != UNPROVEN or gain < BETTER:
+            continue
+        if job.network.logits > 1 and model.softmax:
+            words = "a more accurate model may be proven for the same classes, fitted one versus the rest"
+            yield Next(words, asked.command("certify", {"model.multi": ONE_VERSUS_REST}))
+        else:
+            yield Next("a more accurate model, whose proof takes longer", asked.command("certify", {"model.C": one.C}))
+        return
 
 
 def after_divergence(asked: Asked, job: Job, enough: float | None) -> Next:

@@ -91,7 +91,7 @@ def _frontier(frontier: Frontier | None) -> list[str]:
     cut = " Only points that no other one beats are listed." if len(lines.rows) < len(frontier.points) else ""
     words = {
         BEHIND: "it would not be chosen with all of it certified",
-        UNPROVEN: "with this much doubt nothing is proven",
+        UNPROVEN: "plain bounds prove no start; asked for by itself, slower ways are tried, too",
     }
     why = "".join(f" “{p}”: {said}." for p, said in words.items() if any(point.why == p for point in frontier.points))
     said = f"<p>{text} The certificate is about the point that was chosen, not about the choice.{cut}{why}</p>"

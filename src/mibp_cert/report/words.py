@@ -206,7 +206,7 @@ def _more(run: CertifiedRun, frontier: Frontier | None, *, own: bool) -> list[St
         found.append(Step(f"For {gain} take {_point(frontier, other)}.", other.flags))
     elif frontier is not None:
         found += [
-            Step(f"Doubt less: {_point(frontier, p)} is more accurate, but nothing is proven there.")
+            Step(f"Doubt less, or be patient: {_point(frontier, p)} is more accurate, but has no quick proof.")
             for p in frontier.points
             if p.why == UNPROVEN and _gain(frontier, p) >= MUCH
         ][:1]

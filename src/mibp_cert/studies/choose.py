@@ -20,7 +20,7 @@ from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.threats import Threat
 
-UNPROVEN, BEHIND = "no start is proven", "could not be chosen"
+UNPROVEN, BEHIND = "no quick proof", "could not be chosen"
 """Why an entry of the grid has no certified figure: bounds prove nothing, or it would not be chosen with all of it certified."""
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 COARSE = (0.01, 0.1, 1.0)
@@ -35,7 +35,7 @@ class Candidate:
     clean: float
     certified: float | None = None
     why: str = ""
-    """Why it was not bounded: it could not be chosen, or no start is proven."""
+    """Why it was not bounded: it could not be chosen, or plain bounds prove no start (slower ways may)."""
 
     def to_json(self) -> dict[str, Any]:
         return {
