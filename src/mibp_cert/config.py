@@ -328,6 +328,8 @@ def job_of(config: Config) -> Job:
         )
     network = network_of(data, **config["network"])
     training = _typed(Training, config["training"])
+    alone = lonely_row(len(data.train), effective_batch_size(len(data.train), training.batch_size))
+    said += [] if alone is None else [alone]
     options |= {
         "solver": _typed(SolverSettings, config["solver"]),
         "relational": _typed(RelationalSettings, config["relational"]),
@@ -414,8 +416,21 @@ def usual_logits(train: Dataset, loss: str) -> int:
 
 
 def usual_batch(rows: int) -> int:
-    """All rows, as long as they are few enough for bounds that remember each of them."""
-    return rows if rows <= WHOLE_BATCH else effective_batch_size(rows, None)
+    """All rows, as long as they are few enough for bounds that remember each of them; else about a hundred, none left alone."""
+    if rows <= WHOLE_BATCH:
+        return rows
+    first = effective_batch_size(rows, None)
+    return next(size for size in range(first, 2 * first) if rows % size != 1)
+
+
+def lonely_row(rows: int, batch_size: int) -> str | None:
+    """What to say of a last batch of one row, whose gradient weighs as much as that of a whole batch; None: there is none."""
+    if batch_size == 1 or rows % batch_size != 1:
+        return None
+    return (
+        f"The last batch of every epoch holds a single row, which moves the model as much as {batch_size} others together: "
+        f"choose a batch size that does not leave one of the {rows} rows over."
+    )
 
 
 def network_of(

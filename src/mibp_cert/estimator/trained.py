@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
@@ -13,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from mibp_cert.certify import AttackSettings, CertifiedRun
-from mibp_cert.config import OWN_CLASSES, OWN_NUMBERS, network_of, usual_batch, usual_logits
+from mibp_cert.config import OWN_CLASSES, OWN_NUMBERS, lonely_row, network_of, usual_batch, usual_logits
 from mibp_cert.data import Dataset, Split
 from mibp_cert.doors import Start, certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings
@@ -78,6 +79,9 @@ class _Trained(Certified):
         given = {setting.name: getattr(self, setting.name) for setting in fields(Training) if setting.name != "seed"}
         rows = len(data.train)
         given["batch_size"] = usual_batch(rows) if self.batch_size is None else min(self.batch_size, rows)
+        alone = lonely_row(rows, given["batch_size"])
+        if alone is not None:
+            warnings.warn(alone, UserWarning, stacklevel=4)
         if not isinstance(self.schedule, str):
             given["schedule"] = tuple(self.schedule)
         options = {name: getattr(self, name) for name in PASSED_ON}

@@ -18,7 +18,7 @@ from mibp_cert.data import Task
 from mibp_cert.data.dataset import shortened
 from mibp_cert.engines import DEFAULT
 from mibp_cert.nets import steps_per_epoch
-from mibp_cert.report.frontier import frontier_lines, of_choice
+from mibp_cert.report.frontier import frontier_lines, frontier_of, of_choice
 from mibp_cert.report.lines import Lines, values_words, worth_lines
 from mibp_cert.report.words import FIXED, fitted_words, survives
 from mibp_cert.studies.choose import Choice
@@ -66,8 +66,11 @@ def _validated(record: EpochRecord, figure: float | None) -> str:
 
 
 def epochs_table(run: CertifiedRun) -> Table:
-    """One row per epoch: time, radius, validation, and what the solver did."""
-    columns = EPOCH | (SOLVED if run.programs else {})
+    """One row per epoch: time, radius, validation, what the solver did, and the flags that pick it, where it is worth it."""
+    columns, frontier = EPOCH | (SOLVED if run.programs else {}), frontier_of(run)
+    if frontier is not None:
+        flags = {point.name: "chosen" if point.chosen else point.flags for point in frontier.points}
+        columns = columns | {"pick it with": lambda record: flags[str(record.epoch)]}
     return new_table(f"{run.engine}: bounds after each epoch", columns, run.history)
 
 
