@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 import mibp_cert as mc
 from mibp_cert import cli
-from mibp_cert.config import job_of, merged, read_config
+from mibp_cert.config import merged, read_config
 from mibp_cert.data.reading import Reading, read_file
 from mibp_cert.data.table import split_table
 from mibp_cert.errors import UserError
+from mibp_cert.job import job_of
 from mibp_cert.report.terminal import columns_text
 from mibp_cert.threats.short import threat_of
 

@@ -16,11 +16,13 @@ import mibp_cert as mc
 from mibp_cert import cli
 from mibp_cert.certify.choice import Judge
 from mibp_cert.certify.forecast import check_memory, estimate_memory
-from mibp_cert.config import defaults, job_of, merged, plain_config, read_config, threat_of
+from mibp_cert.config import defaults, merged, plain_config, read_config
 from mibp_cert.data.reading import Reading, read_table
 from mibp_cert.data.table import split_table
 from mibp_cert.engines import engine_named
 from mibp_cert.errors import UserError
+from mibp_cert.job import job_of
+from mibp_cert.threats.short import threat_of
 
 
 def survey(path: Path, rows: int = 80, seed: int = 0) -> Path:

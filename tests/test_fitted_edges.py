@@ -20,10 +20,11 @@ from typer.testing import CliRunner
 import mibp_cert as mc
 from mibp_cert import CertifiedLogisticRegression, CertifiedRidge, cli
 from mibp_cert.certify.predict import nominal_outputs
-from mibp_cert.config import job_of, merged, plain_config
+from mibp_cert.config import merged, plain_config
 from mibp_cert.data import iris
 from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import MODELS
+from mibp_cert.job import job_of
 from mibp_cert.report.html import html_report
 from mibp_cert.report.terminal import summary
 

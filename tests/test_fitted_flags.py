@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 
 from mibp_cert import cli
-from mibp_cert.config import defaults, job_of, merged
+from mibp_cert.config import defaults, merged
 from mibp_cert.errors import UserError
 from mibp_cert.fitted import Fitted
+from mibp_cert.job import job_of
 from mibp_cert.threats.short import EASY
 
 ROWS = 60

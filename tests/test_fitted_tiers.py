@@ -12,7 +12,7 @@ import pytest
 
 from fits import World, attacked, step_of, table, threats
 from mibp_cert import Budget, LabelFlips, LInf, SolverSettings, certify_fit, two_moons
-from mibp_cert.config import job_of, merged
+from mibp_cert.config import merged
 from mibp_cert.engines.base import Box
 from mibp_cert.errors import UserError
 from mibp_cert.fitted import FITTED, Fitted, FittedSet, RandomFeatures, branch, engine, exact, linear
@@ -20,6 +20,7 @@ from mibp_cert.fitted.exact import FitMibpEngine
 from mibp_cert.fitted.linear import Relaxation, value
 from mibp_cert.fitted.lp import LpEngine
 from mibp_cert.fitted.zonotope import Zonotope
+from mibp_cert.job import job_of
 from mibp_cert.solvers import highs
 from mibp_cert.solvers.base import Objective
 

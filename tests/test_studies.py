@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 import mibp_cert as mc
 from mibp_cert import cli
 from mibp_cert.cli.asked import Asked
-from mibp_cert.config import defaults, job_of, merged
+from mibp_cert.config import defaults, merged
 from mibp_cert.errors import Diverged, UserError
+from mibp_cert.job import job_of
 from mibp_cert.studies.choose import choose_C
 from mibp_cert.studies.parts import threats_in
 from mibp_cert.studies.recipe import decide
@@ -161,7 +162,7 @@ def test_all_studies_fit_the_c_that_certify_chooses(here: Path, monkeypatch: pyt
         chosen.append(found.C)
         return found
 
-    monkeypatch.setattr("mibp_cert.config.choose_C", noted)
+    monkeypatch.setattr("mibp_cert.job.choose_C", noted)
     for command in ("certify", "tolerance", "compare", "blame"):
         fast = ("--precision", "0.9", "--most", "1") if command == "tolerance" else ()
         invoke(command, *CLASSES, *fast)

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 import mibp_cert as mc
 from mibp_cert.cli import app
-from mibp_cert.config import job_of, merged, plain_config
+from mibp_cert.config import merged, plain_config
 from mibp_cert.errors import UserError
 from mibp_cert.graph import functions
+from mibp_cert.job import job_of
 from mibp_cert.questions.collective import Flips
 from mibp_cert.questions.properties import describe
 from mibp_cert.report.terminal import advice

@@ -16,7 +16,6 @@ import mibp_cert as mc
 from mibp_cert.certify import forecast as forecasts
 from mibp_cert.certify.choice import Judge
 from mibp_cert.certify.worth import NumberWorth, Worth
-from mibp_cert.config import lonely_row, usual_batch
 from mibp_cert.data import load
 from mibp_cert.engines import engine_named
 from mibp_cert.errors import Diverged
@@ -24,6 +23,7 @@ from mibp_cert.fitted import DualEngine
 from mibp_cert.report.terminal import summary, worth_table
 from mibp_cert.studies import choose
 from mibp_cert.studies.choose import choose_C
+from mibp_cert.usual import lonely_row, usual_batch
 
 MOONS = mc.two_moons(0)
 

@@ -80,7 +80,7 @@ FLAGS = _flags(
     _flag(
         "network.hidden", str, "Hidden layer sizes, 20 or 5,5; none: a linear model, the default for files (else 20)."
     ),
-    _flag("network.activation", str, f"Between layers: {listed('config:ACTIVATIONS')}."),
+    _flag("network.activation", str, f"Between layers: {listed('usual:ACTIVATIONS')}."),
     _flag("network.conv", str, "Images: filters,kernel,stride of a convolution first (8,4,4)."),
     _flag("network.logits", int, "1 for a one-logit loss; default one per class."),
     _flag("training.loss", str, f"{listed('nets:LOSSES')}; files: cross-entropy, else hinge."),

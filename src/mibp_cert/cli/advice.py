@@ -13,11 +13,12 @@ from rich.console import Console
 
 from mibp_cert.certify import CertifiedRun
 from mibp_cert.cli.asked import Asked
-from mibp_cert.config import OF_ALL, OF_FITTED, Job
+from mibp_cert.config import OF_ALL, OF_FITTED
 from mibp_cert.data import NAMES, Task
 from mibp_cert.engines import DEFAULT, engine_named
 from mibp_cert.fitted import Fitted
 from mibp_cert.fitted.model import ONE_VERSUS_REST
+from mibp_cert.job import Job
 from mibp_cert.studies.blame import Blame
 from mibp_cert.studies.choose import UNPROVEN
 from mibp_cert.studies.parts import threats_in

@@ -18,7 +18,7 @@ from mibp_cert.errors import Diverged, MibpCertError, UserError
 if TYPE_CHECKING:
     from mibp_cert.certify import CertifiedRun
     from mibp_cert.cli.advice import Next
-    from mibp_cert.config import Job
+    from mibp_cert.job import Job
     from mibp_cert.questions.properties import Questions
     from mibp_cert.studies.choose import Choice
     from mibp_cert.studies.parts import LossByPart
@@ -57,8 +57,9 @@ def certify(
     """Train with proven bounds on every parameter and certify the test points."""
     from mibp_cert.certify.columns import column_records
     from mibp_cert.cli.advice import after_certify, tell
-    from mibp_cert.config import job_of, plain_config
+    from mibp_cert.config import plain_config
     from mibp_cert.fitted import Fitted
+    from mibp_cert.job import job_of
     from mibp_cert.report.progress import progress_bars, show_training
     from mibp_cert.report.terminal import columns_text, side_by_side
 

@@ -4,7 +4,7 @@ Nothing is decided here: every entry is held against the registry that it is cal
 """
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "config:ACTIVATIONS": ("relu", "leaky-relu", "sigmoid", "tanh", "softplus"),
+    "usual:ACTIVATIONS": ("relu", "leaky-relu", "sigmoid", "tanh", "softplus"),
     "config:NETWORK": ("network",),
     "data:NAMES": ("two-moons", "iris", "iris2", "breast-cancer", "digits", "diabetes", "npha"),
     "engines:DEFAULT": ("relational",),

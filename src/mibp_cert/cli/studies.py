@@ -26,7 +26,8 @@ from mibp_cert.cli.commands import (
 from mibp_cert.errors import Diverged, UserError
 
 if TYPE_CHECKING:
-    from mibp_cert.config import Config, Job
+    from mibp_cert.config import Config
+    from mibp_cert.job import Job
 
 OWN = {
     "vary": "amount",
@@ -60,7 +61,7 @@ def tolerance(
 ) -> None:
     """How wrong may the data be? The largest doubt that certificates survive, and the smallest that an attack used."""
     from mibp_cert.cli.advice import after_tolerance, tell
-    from mibp_cert.config import job_of
+    from mibp_cert.job import job_of
     from mibp_cert.report.progress import lines
     from mibp_cert.studies import tolerance as study
 
@@ -129,9 +130,10 @@ def blame(
 ) -> None:
     """Which training rows carry the uncertainty, and what re-checking them would be worth; also of a finished run directory."""
     from mibp_cert.cli.advice import after_blame, tell
-    from mibp_cert.config import NETWORK, job_of, merged
+    from mibp_cert.config import NETWORK, merged
     from mibp_cert.engines import engine_named
     from mibp_cert.fitted import Fitted
+    from mibp_cert.job import job_of
     from mibp_cert.report.progress import progress_bars, show_training
     from mibp_cert.store import load_run
     from mibp_cert.studies.blame import blame as ask
@@ -181,12 +183,13 @@ def compare(
 ) -> None:
     """Engines (--engine a,b) or amounts (--eps-values) side by side on the same data and seed."""
     from mibp_cert.cli.advice import after_compare, tell
-    from mibp_cert.config import job_of, threat_of
     from mibp_cert.engines import COMPARED, DEFAULT
     from mibp_cert.fitted import Fitted
+    from mibp_cert.job import job_of
     from mibp_cert.report.progress import progress_bars, show_sweep
     from mibp_cert.studies.compare import compare as ask
     from mibp_cert.studies.compare import in_words
+    from mibp_cert.threats.short import threat_of
 
     check_writable(csv_path)
     console, job = new_console(quiet), job_of(config)

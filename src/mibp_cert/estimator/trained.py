@@ -14,7 +14,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from mibp_cert.certify import AttackSettings, CertifiedRun
-from mibp_cert.config import OWN_CLASSES, OWN_NUMBERS, lonely_row, network_of, usual_batch, usual_logits
 from mibp_cert.data import Dataset, Split
 from mibp_cert.doors import Start, certify_training
 from mibp_cert.engines import RelationalSettings, SolverSettings
@@ -23,6 +22,7 @@ from mibp_cert.estimator.base import Certified, Classes, Numbers
 from mibp_cert.nets import Network, Training
 from mibp_cert.report.progress import show_training
 from mibp_cert.threats import Threat
+from mibp_cert.usual import OWN_CLASSES, OWN_NUMBERS, lonely_row, network_of, usual_batch, usual_logits
 
 PASSED_ON = ("solver", "relational", "unroll", "prediction", "select", "run_dir", "resume")
 """Parameters that `certify_training` takes under the same names."""
