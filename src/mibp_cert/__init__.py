@@ -1,4 +1,4 @@
-"""MIBP-Cert: proven bounds on what wrong training data can do to a neural network.
+"""MIBP-Cert: proven bounds on what wrong training data can do to a model.
 
 >>> import mibp_cert as mc
 >>> run = mc.certify_training(

@@ -172,8 +172,7 @@ def _check_model(config: Config, named: Mapping[str, str]) -> None:
             )
         if kind == NETWORK and section == "model" and key != "model.kind":
             raise UserError(
-                f"{name} belongs to models that are fitted to their minimum: choose --model logistic or ridge, without what is "
-                "about steps."
+                f"{name} belongs to models that are fitted to their minimum: choose --model logistic or ridge."
             )
         if kind != NETWORK and key == "run.engine" and engine not in FITTED:
             raise UserError(

@@ -58,7 +58,7 @@ def certify_training(
     Returns bounds that contain the parameters of every model that `training` could have produced from `θ₀`, together with the
     model trained on the clean data and, if `data` has a test part, certified predictions for it and an attack beside them.
     `test_threat` says what may be wrong with the test inputs themselves; a class is then certified for all of them at once.
-    `select="best-validation"` picks the number of epochs with the highest certified accuracy on the (trusted) validation part;
+    `select="best-validation"` picks the number of epochs by the (trusted) validation part (`certify.choice`);
     the certificate is then about training for exactly that many steps. `steps`: the training ends after exactly so many.
     `run_dir`: a folder that holds the set after every step; with `resume`, an interrupted run in it goes on and ends with the
     same bits.

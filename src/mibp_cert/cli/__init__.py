@@ -198,7 +198,7 @@ def _show_version(wanted: bool) -> None:
 def _root(
     show: Annotated[bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
-    """Proven bounds on what wrong training data can do to a neural network."""
+    """Proven bounds on what wrong training data can do to a model."""
 
 
 app.command()(shared(commands.certify, MODEL | FLAGS | QUESTIONS))

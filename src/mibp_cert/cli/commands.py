@@ -270,6 +270,12 @@ def settled(job: Job, console: Console) -> Job:
         job = job.settled(hear)
     assert job.choice is not None
     console.print(choice_table(job.choice), soft_wrap=False)
+    if not job.choice.better:
+        base = "the mean" if job.choice.judge.numbers else "the most frequent class"
+        console.print(
+            f"Warning: on validation rows this model does no better than always answering {base}: what is certified of it is of "
+            "no use."
+        )
     return job
 
 

@@ -22,7 +22,7 @@ from mibp_cert.report.plots import ATTACKED, DARK, INK, PAPER, colour_variable
 from mibp_cert.report.rows import check_again, tested
 from mibp_cert.report.settings import flat, plain, settings
 from mibp_cert.report.words import FIXED, next_steps
-from mibp_cert.studies.choose import BEHIND, UNPROVEN, Choice
+from mibp_cert.studies.choose import BEHIND, HOPELESS, UNPROVEN, Choice
 
 COLUMNS = 60
 """Most columns listed."""
@@ -91,6 +91,7 @@ def _frontier(frontier: Frontier | None) -> list[str]:
     cut = " Only points that no other one beats are listed." if len(lines.rows) < len(frontier.points) else ""
     words = {
         BEHIND: "it would not be chosen with all of it certified",
+        HOPELESS: "with this much doubt nothing is proven",
         UNPROVEN: "plain bounds prove no start; asked for by itself, slower ways are tried, too",
     }
     why = "".join(f" “{p}”: {said}." for p, said in words.items() if any(point.why == p for point in frontier.points))

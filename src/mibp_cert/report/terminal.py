@@ -166,6 +166,8 @@ def advice(run: CertifiedRun) -> list[str]:
         return []
     why = " although no attack changes them: the bounds are too wide there" if run.attack is not None else ""
     if run.fitted is not None:
+        if run.worth is not None and not run.worth.better:
+            return []  # a smaller C would only make it more constant
         return [f"{int(missed.sum())} test points are not certified{why}. What helps: a smaller C, or less doubt."]
     ways = ["fewer epochs"] if run.select.rule == "best-validation" else ["fewer epochs, or --select best-validation"]
     ways += ["a model without hidden layer (--hidden none --loss cross-entropy)"] if len(run.network.sizes) > 2 else []

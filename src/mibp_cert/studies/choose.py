@@ -20,7 +20,7 @@ from mibp_cert.errors import Diverged, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.threats import Threat
 
-UNPROVEN, BEHIND = "no quick proof", "could not be chosen"
+UNPROVEN, HOPELESS, BEHIND = "no quick proof", "no start is proven", "could not be chosen"
 """Why an entry of the grid has no certified figure: bounds prove nothing, or it would not be chosen with all of it certified."""
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 COARSE = (0.01, 0.1, 1.0)
@@ -54,9 +54,15 @@ class Choice:
     candidates: tuple[Candidate, ...]
     judge: Judge
 
+    @property
+    def better(self) -> bool:
+        """Does the chosen model beat the baseline on validation rows?"""
+        return any(self.judge.beats(one.clean) for one in self.candidates if one.C == self.C)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "C": self.C,
+            "better_than_baseline": self.better,
             "what": "error" if self.judge.numbers else "accuracy",
             "baseline": self.judge.baseline,
             "candidates": [candidate.to_json() for candidate in self.candidates],
@@ -94,7 +100,7 @@ def choose_C(
         try:
             run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=chosen is None, **options)
         except Diverged as error:
-            found.append(Candidate(c, clean, why=UNPROVEN))
+            found.append(Candidate(c, clean, why=HOPELESS if chosen is None else UNPROVEN))
             if chosen is None and (error.enough is None or error.enough >= c):
                 raise
             # Below the grid there may be one that would do.
