@@ -77,7 +77,14 @@ def classifier(folder: Path) -> Any:
     table = survey(40, missing=True)
     X, y = table.drop(columns="ill"), table["ill"]
     model = mc.CertifiedClassifier(
-        hidden=(), loss="cross-entropy", logits=1, threat=mc.Missing() & mc.LInf({"age": 1}), epochs=4, attack=FEW
+        loss="cross-entropy",
+        logits=1,
+        threat=mc.Missing() & mc.LInf({"age": 1}),
+        epochs=4,
+        learning_rate=0.1,
+        batch_size=100,
+        select="last",
+        attack=FEW,
     ).fit(X, y)
     frame = model.certify(X, y)
     return {
@@ -94,7 +101,8 @@ def regressor(folder: Path) -> Any:
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 10, (24, 2))
     y = 100.0 + 30.0 * X[:, 0] - 5.0 * X[:, 1]
-    model = mc.CertifiedRegressor(hidden=(3,), threat=mc.TargetNoise(2.0), epochs=4, attack=FEW).fit(X, y)
+    how: dict[str, Any] = {"epochs": 4, "learning_rate": 0.05, "batch_size": 100}
+    model = mc.CertifiedRegressor(hidden=(3,), threat=mc.TargetNoise(2.0), attack=FEW, **how).fit(X, y)
     return {
         "interval": digest(model.predict_interval(X)),
         "predict": digest(model.predict(X)),

@@ -360,7 +360,7 @@ def test_the_first_screen_has_its_answers_in_order(moons: CertifiedRun) -> None:
         "clean model",
         "under attack",
         f"{100 * moons.certified_test_accuracy:.1f} % certified accuracy, at least",
-        "Check row 4, row 0 again. If they are right as they stand: 60 → 63 certified.",
+        "Check row 4, row 0 again. If they are right as they stand (a missing value: its usual value): 60 → 63 certified.",
     ]
     places = [text.index(words) for words in order]
     assert places == sorted(places)

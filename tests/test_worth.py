@@ -15,12 +15,13 @@ from sklearn.metrics import balanced_accuracy_score, recall_score
 import mibp_cert as mc
 from mibp_cert.certify import forecast as forecasts
 from mibp_cert.certify.choice import Judge
+from mibp_cert.certify.shown import loud
 from mibp_cert.certify.worth import NumberWorth, Worth
 from mibp_cert.data import load
 from mibp_cert.engines import engine_named
 from mibp_cert.errors import Diverged
 from mibp_cert.fitted import DualEngine
-from mibp_cert.report.terminal import summary, worth_table
+from mibp_cert.report.terminal import worth_table
 from mibp_cert.studies import choose
 from mibp_cert.studies.choose import choose_C
 from mibp_cert.usual import lonely_row, usual_batch
@@ -61,7 +62,7 @@ def test_a_certificate_of_a_useless_model_is_called_that() -> None:
     run = mc.certify_fit(one_sided(), mc.LInf(0.01), mc.Fitted(C=1e-4))
     assert run.test is not None
     assert run.test.certified.all()
-    told = summary(run)
+    told = " ".join(loud(run))
     assert "This model does no better than always answering 'no'" in told
     assert "No prediction is certified as 'yes'" in told
     assert "no better than always answering" in run._repr_html_()
@@ -82,7 +83,7 @@ def test_a_regression_stands_beside_the_mean_in_the_users_units() -> None:
     assert worth.better
     useless = mc.certify_fit(data, mc.TargetNoise(0.01), mc.Fitted("squared-error", C=1e-9))
     assert useless.worth is not None
-    assert (not useless.worth.better) == ("no better than always answering the mean" in summary(useless))
+    assert (not useless.worth.better) == ("no better than always answering the mean" in " ".join(loud(useless)))
 
 
 # Which candidate ------------------------------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mibp_cert.certify.attack import AttackSettings, attack
 from mibp_cert.certify.loop import Callbacks, certify, clean_models
 from mibp_cert.certify.predict import Attack, nominal_classes
 from mibp_cert.certify.request import Request, Selection, check_threat, with_missing
 from mibp_cert.certify.run import CertifiedRun
-from mibp_cert.data import Dataset, Split
+from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.engines import DEFAULT, EngineSettings, RelationalSettings, SolverSettings, engine_named
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
@@ -131,13 +131,14 @@ def attack_fit(
     *,
     test_threat: Threat | None = None,
     attack_settings: AttackSettings | None = None,
-) -> tuple[NDArray[np.intp], Attack]:
-    """The attack alone, where bounds are of no use: classes of the clean model for the test points, and what real fits reach."""
+) -> tuple[Network, Array, Attack]:
+    """The attack alone, where bounds are of no use: the clean model, and what real fits reach, in the units of the targets."""
     wanted = attack_settings or AttackSettings()
     r = _of_fit(data, threat, model, next(iter(FITTED)), EngineSettings(), test_threat, wanted)
     inputs, (theta,) = r.test_inputs(), clean_models(r.network, r.data, r.threat, model)
-    nominal = nominal_classes(r.network, theta, inputs.x)
-    return nominal, attack(r.network, r.plan.steps, r.plan.begin, r.members, inputs, nominal, settings=wanted)
+    nominal = None if r.train.task is Task.NUMBERS else nominal_classes(r.network, theta, inputs.x)
+    found = attack(r.network, r.plan.steps, r.plan.begin, r.members, inputs, nominal, settings=wanted)
+    return r.network, theta, found.in_units(r.train)
 
 
 def certify_model(

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
@@ -28,7 +29,7 @@ from mibp_cert.usual import IMAGES, OWN_CLASSES, OWN_NUMBERS, lonely_row, networ
 
 Settings = TypeVar("Settings")
 
-CHOSEN = 3.0
+CHOSEN = 6.0
 """About as many times what one fit takes, choosing `C` takes beside it."""
 
 PATIENCE = 60.0
@@ -246,7 +247,7 @@ def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> t
     if open_ and exist and "kind" not in threat and "all" not in doubted:
         listed = ", ".join(f"'{name}' ({count})" for name, count in open_.items())
         raise UserError(
-            f"Values are missing in {listed}: say that they may be anything valid with --missing {next(iter(open_))} (or "
+            f"Values are missing in {listed}: say that they may be anything valid with --missing {quote(next(iter(open_)))} (or "
             "--missing all), or leave the columns out with --drop."
         )
     said = [*table.notes, *notes(frame, reading)]

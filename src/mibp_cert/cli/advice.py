@@ -76,6 +76,9 @@ def _beyond(asked: Asked, job: Job) -> Iterator[Next]:
     if choice is None or not isinstance(model, Fitted):
         return
     clean = {one.C: one.clean for one in choice.candidates}
+    bounded = [one.certified for one in choice.candidates if one.certified is not None]
+    if not bounded or (bounded[-1] >= choice.judge.baseline if choice.judge.numbers else bounded[-1] == 0.0):
+        return  # the last one that was bounded certifies nothing of use: neither will a larger one
     for one in choice.candidates:
         gain = clean[choice.C] / max(one.clean, 1e-300) if choice.judge.numbers else one.clean / clean[choice.C]
         if one.why != UNPROVEN or gain < BETTER:
@@ -84,7 +87,8 @@ def _beyond(asked: Asked, job: Job) -> Iterator[Next]:
             words = "a more accurate model may be proven for the same classes, fitted one versus the rest"
             yield Next(words, asked.command("certify", {"model.multi": ONE_VERSUS_REST}))
         else:
-            yield Next("a more accurate model, whose proof takes longer", asked.command("certify", {"model.C": one.C}))
+            words = "a more accurate model, whose proof takes longer and may not succeed"
+            yield Next(words, asked.command("certify", {"model.C": one.C}))
         return
 
 

@@ -291,6 +291,7 @@ def show(
 ) -> None:
     """Print what came out, and write the result and the report into these two files where they are wanted."""
     from mibp_cert.certify.columns import column_records
+    from mibp_cert.certify.shown import loud
     from mibp_cert.config import plain_config
     from mibp_cert.questions.properties import describe
     from mibp_cert.report.terminal import epochs_table, summary, worth_table
@@ -298,6 +299,8 @@ def show(
     json_path, page = files
     if run.fitted is None:
         console.print(epochs_table(run), soft_wrap=False)
+    for said in loud(run):
+        console.print(f"Warning: {said}", style="bold", highlight=False)
     table = worth_table(run)
     if table is not None:
         console.print(table, soft_wrap=False)

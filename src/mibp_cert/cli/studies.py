@@ -102,8 +102,15 @@ def tolerance(
     amount = "as eps" if threat == {"kind": "linf", "eps": 1.0} else "times the amounts given"
     what = {"amount": amount, "rows": "rows", "flips": "flipped labels"}[vary]
     top = "for no value" if found.largest is None else f"up to {found.largest:.4g} {what}, and for everything smaller"
-    beside = "no attack leaves fewer" if found.smallest is None else f"attacks leave fewer from {found.smallest:.4g} on"
-    console.print(f"What may be wrong: {job.threat.words()}.", highlight=False)
+    beside = f"no attack leaves fewer (tried up to {found.attacked:.4g})"
+    if not config["attack"]["enabled"]:
+        beside = "no attack was tried"
+    elif found.smallest is not None:
+        beside = f"attacks leave fewer from {found.smallest:.4g} on"
+    doubted = (
+        job.threat.words() if named or vary == "flips" else "every number may be off in any row, by as much as is tried"
+    )
+    console.print(f"What may be wrong: {doubted}.", highlight=False)
     if found.within is not None:
         usually = "" if within else " (its mean absolute error on the validation rows; --within says how far)"
         known = f"known to lie within ± {found.within:.4g} of the clean model's{usually}"

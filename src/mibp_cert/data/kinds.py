@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def typed(
         what = shortened(odd.iloc[0])
         raise UserError(
             f"The column '{name}' mixes numbers and text: {what!r} in {place} {odd.index[0]}. Correct it, call that text a "
-            f"missing value (--na {what!r}), or take all of it as categories (--categorical {name})."
+            f"missing value (--na {what!r}), or take all of it as categories (--categorical {quote(name)})."
         )
     check_text(name, known, target=target)
     return text.astype(object)
@@ -103,7 +104,7 @@ def _ask(name: str, known: pd.Series[Any], odd: pd.Series[Any], now: tuple[str, 
     ]
     raise UserError(
         f"The column '{name}' holds values like '{shortened(known[example])}': {'; or '.join(asked)}; to take them as "
-        f"categories, say --categorical {name}."
+        f"categories, say --categorical {quote(name)}."
     )
 
 
@@ -123,17 +124,17 @@ def check_text(name: str, known: pd.Series[Any], *, target: bool = False) -> Non
         return
     first, different = shortened(known.iloc[0]), known.nunique()
     text = known.astype(str)
-    leave = f"leave it out (--drop {name})"
+    leave = f"leave it out (--drop {quote(name)})"
     instead = "name another target" if target else leave
     if all(map(DATE.fullmatch, text)):
         raise UserError(
             f"The column '{name}' holds dates or times ('{first}'): {instead}, turn it into numbers, such as days since the "
-            f"first one, or take it as categories (--categorical {name})."
+            f"first one, or take it as categories (--categorical {quote(name)})."
         )
     if different > 2 and all(map(SIGNED.fullmatch, text)):
         raise UserError(
             f"The column '{name}' holds numbers with a sign ('{first}'): take the sign away, or take them as categories "
-            f"(--categorical {name})."
+            f"(--categorical {quote(name)})."
         )
     alone = different == len(known) >= FEW
     if not alone and not (different > IDENTIFIER and 3 * different > len(known)):
@@ -149,7 +150,7 @@ def check_text(name: str, known: pd.Series[Any], *, target: bool = False) -> Non
         )
     raise UserError(
         f"The column '{name}' has {different} different values in {len(known)} rows ('{first}'): it looks like an identifier. "
-        f"Leave it out (--drop {name}), or name it among the categorical ones (--categorical {name})."
+        f"Leave it out (--drop {quote(name)}), or name it among the categorical ones (--categorical {quote(name)})."
     )
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pandas as pd
@@ -219,4 +220,4 @@ def _leave_out_silent(columns: Mapping[str, pd.Series[Any]], spoken: set[str], n
     for name in counting if len(others) > 1 else counting[1:]:
         first, last = columns[name].iloc[[0, -1]]
         why = f"it counts the rows, from {first:.15g} to {last:.15g}"
-        named.leave_out(name, why, f"The column '{name}' is left out: {why}; --keep {name} keeps it.")
+        named.leave_out(name, why, f"The column '{name}' is left out: {why}; --keep {quote(name)} keeps it.")

@@ -36,7 +36,7 @@ def too_large(
 ) -> tuple[str, float | None]:
     """The sentence, and a C that would do, if one was found; `c`: the C asked for, `at`: the problem with another one."""
     enough = smaller(problem, c, at)
-    use = "a smaller C" if enough is None else f"a smaller C ({enough:g} would do)"
+    use = "a smaller C" if enough is None else f"a smaller C ({enough:g} would do, if the model is still of use there)"
     words = (
         f"The doubt is too large for this model: no ranges of its parameters could be proven. Use {use}, a smaller eps, "
         f"{one_scale(problem)}or doubt fewer rows and columns{sources(problem, clean, data)}."

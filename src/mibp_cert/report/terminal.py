@@ -13,7 +13,7 @@ from rich.table import Table
 from mibp_cert.card import number, percent
 from mibp_cert.certify import CertifiedRun, EpochRecord
 from mibp_cert.certify.columns import ColumnRecord
-from mibp_cert.certify.shown import loud, warnings
+from mibp_cert.certify.shown import warnings
 from mibp_cert.data import Task
 from mibp_cert.data.dataset import shortened
 from mibp_cert.engines import DEFAULT
@@ -98,7 +98,6 @@ def summary(run: CertifiedRun) -> str:
         made, done = f"{fitted_words(run.fitted)}", "fitted"
     radius = run.bounds.radius[run.frozen :]
     lines = [
-        *(f"Warning: {said}" for said in loud(run)),
         f"{len(radius)} parameters, {made}: whatever "
         f"dataset of the threat was used, each {done} parameter is within its bounds "
         f"(mean radius {radius.mean():.3g}, largest {radius.max():.3g}).",

@@ -167,7 +167,7 @@ def _check_again(blame: Any) -> str:
     worth = f"{blame.before:g} → {blame.after:g} certified"
     if blame.widths:
         worth = f"ranges {number(blame.after)} wide instead of {number(blame.before)}"
-    return f"Check {named}{also}. If they are right as they stand: {worth}."
+    return f"Check {named}{also}. If they are right as they stand (a missing value: its usual value): {worth}."
 
 
 def _better_model(run: CertifiedRun, frontier: Frontier | None) -> list[Step]:
@@ -176,8 +176,9 @@ def _better_model(run: CertifiedRun, frontier: Frontier | None) -> list[Step]:
     if frontier is not None and good:
         best = max(good, key=lambda p: frontier.judge.rank(p.clean, p.certified))
         return [Step(f"Try {_point(frontier, best)}, which beats the baseline on validation rows.", best.flags)]
-    tried = "" if frontier is None else f", and no other {frontier.what} does better on validation rows"
-    said = f"Try other columns, or a richer model: these columns, used this way, say nothing about the target{tried}."
+    tried = "" if frontier is None else f", nor does any other {frontier.what} that was bounded on validation rows"
+    rare = "" if run.test is None else " (of a rare class, weights: class_weight in a configuration)"
+    said = f"Try other columns, or another model{rare}: this one does not beat a constant answer{tried}."
     if run.fitted is not None:
         return [Step(said, "" if run.fitted.features is not None else f"--features {FEATURES}")]
     return [Step(said, "" if len(run.network.sizes) > 2 else f"--hidden {HIDDEN}")]

@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mibp_cert.card import Figure, card
-from mibp_cert.certify.predict import nominal_outputs
+from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.certify.request import Selection
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Split, Task
@@ -104,6 +104,8 @@ class Tried:
     certified: NDArray[np.bool_]
     changed: NDArray[np.bool_]
     """Where an attack changed the class."""
+    attacked: bool = True
+    """Was there an attack? Without bounds of a network there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +148,8 @@ class Tolerance:
     values: tuple[float, ...]
     """All values that runs were made for."""
     index: NDArray[Any] | None = None
+    attacked: float = 0.0
+    """Largest value that was attacked."""
     decided: Decided | None = None
     """How every model was made."""
     within: float | None = None
@@ -217,17 +221,22 @@ class _Search:
         certified = np.max([np.where(t.certified, v, -np.inf) for v, t in self.tried.items()], axis=0)
         return certified, np.min([np.where(t.changed, v, np.inf) for v, t in self.tried.items()], axis=0)
 
-    def threshold(self, holds: Callable[[Tried], bool], start: float, most: float) -> tuple[float | None, float | None]:
-        """Largest value tried at which `holds`, and the smallest at which it does not, close together; `holds` falls with it."""
+    def threshold(
+        self, holds: Callable[[Tried], bool], start: float, most: float, *, attacks: bool = False
+    ) -> tuple[float | None, float | None]:
+        """Largest value tried at which `holds`, and the smallest at which it does not, close together; `holds` falls with it.
+        About `attacks`, only values that were attacked say anything."""
         if not holds(self.at(0.0)):
             return None, 0.0
         for doubled in range(DOUBLINGS):
             value = min(start * 2.0**doubled, most)
-            if not holds(self.at(value)) or value >= most:
+            found = self.at(value)
+            if not holds(found) or value >= most or (attacks and not found.attacked):
                 break
         while True:
-            good = max(v for v, t in self.tried.items() if holds(t))
-            bad = min((v for v, t in self.tried.items() if v > good and not holds(t)), default=None)
+            known = {v: t for v, t in self.tried.items() if t.attacked or not attacks}
+            good = max(v for v, t in known.items() if holds(t))
+            bad = min((v for v, t in known.items() if v > good and not holds(t)), default=None)
             if bad is None or bad - good <= (1 if self.whole else self.precision * bad):
                 return good, bad
             middle = 0.5 * (good + bad) if good > 0 or self.whole else bad / 8.0
@@ -237,7 +246,7 @@ class _Search:
         """Bring both ends of one point together."""
         self.threshold(lambda t: bool(t.certified[point]), start, most)
         if attacked:
-            self.threshold(lambda t: not t.changed[point], start, most)
+            self.threshold(lambda t: not t.changed[point], start, most, attacks=True)
 
 
 def tolerance(
@@ -312,13 +321,15 @@ def tolerance(
     if share is not None:
         largest, _ = search.threshold(lambda t: float(np.mean(t.certified)) >= share, start, most)
         if largest is not None and attacked:
-            _, smallest = search.threshold(lambda t: float(np.mean(~t.changed)) >= share, start, most)
+            _, smallest = search.threshold(lambda t: float(np.mean(~t.changed)) >= share, start, most, attacks=True)
     for point in wanted:
         search.settle(point, start, most, attacked=attacked)
     certified, broken = search.ends()
     certified, values = np.where(np.isfinite(certified), certified, np.nan), tuple(sorted(search.tried))
     needed = first.needed(share) if isinstance(first, Outputs) and share is not None else None
-    return Tolerance(certified, broken, share, largest, smallest, values, data.tested.index, decided, within, needed)
+    most_attacked = max((v for v, t in search.tried.items() if t.attacked), default=0.0)
+    rest = most_attacked, decided, within, needed
+    return Tolerance(certified, broken, share, largest, smallest, values, data.tested.index, *rest)
 
 
 def check(
@@ -362,15 +373,23 @@ def _try(
         run = certify(threat=threat)
     except Diverged:
         nothing = np.zeros(len(data.tested), dtype=bool)
-        if data.train.task is Task.NUMBERS or not isinstance(made, Fitted) or not options.get("attacked", True):
-            return Tried(nothing, nothing)
-        nominal, found = attack_fit(data, threat, made, **{k: v for k, v in options.items() if k in ATTACKED})
-        return Tried(nothing, (found.classes != nominal).any(axis=0))
+        if not isinstance(made, Fitted) or not options.get("attacked", True):
+            return Tried(nothing, nothing, attacked=False)
+        network, theta, found = attack_fit(data, threat, made, **{k: v for k, v in options.items() if k in ATTACKED})
+        if data.train.task is Task.CLASSES:
+            return Tried(nothing, (found.classes != nominal_classes(network, theta, data.tested.x)).any(axis=0))
+        clean, error = _clean(data, network, theta)
+        return Outputs(clean, Interval(np.full_like(clean, -np.inf), np.full_like(clean, np.inf)), found.outputs, error)
     if run.test is not None:
         return Tried(run.test.certified, changed_by_attack(run))
     assert run.test_ranges is not None
-    train, tests, judged = run.train, run.data.tested, run.data.validation or run.train
-    assert judged.targets is not None
-    clean, others = (train.in_units(nominal_outputs(run.network, run.theta, part.x)) for part in (tests, judged))
-    error = float(np.abs(others - train.in_units(judged.targets)).mean())
+    clean, error = _clean(run.data, run.network, run.theta)
     return Outputs(clean, run.test_ranges.outputs, None if run.attack is None else run.attack.outputs, error)
+
+
+def _clean(data: Split, network: Network, theta: Array) -> tuple[Array, float]:
+    """Outputs of the clean model for the test points, and its mean absolute error on the validation rows, in the user's units."""
+    train, judged = data.train, data.validation or data.train
+    assert judged.targets is not None
+    clean, others = (train.in_units(nominal_outputs(network, theta, part.x)) for part in (data.tested, judged))
+    return clean, float(np.abs(others - train.in_units(judged.targets)).mean())

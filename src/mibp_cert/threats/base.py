@@ -261,7 +261,9 @@ class All(Catalogued):
         return All.of([threat.scaled(factor) for threat in self.threats])
 
     def words(self, rows: str = ANY_ROW) -> str:
-        return ", and ".join(threat.words(rows) for threat in self.threats)
+        # What is limited to few rows comes last, so that nobody reads its limit over the rest.
+        parts = sorted(self.threats, key=lambda threat: isinstance(threat, Budget))
+        return ", and ".join(threat.words(rows) for threat in parts)
 
 
 @dataclass(frozen=True, eq=False)
