@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Predictions, Ranges, Selection
     from mibp_cert.certify.columns import ColumnRecord, column_records
+    from mibp_cert.check import check_certificate
     from mibp_cert.data import Column, Dataset, Recipe, Split, two_moons
     from mibp_cert.doors import certify_fit, certify_training
     from mibp_cert.engines import Box, RelationalSettings, SolverSettings
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from mibp_cert.questions.properties import Verdict, fair, holds, monotone
     from mibp_cert.report.html import html_report
     from mibp_cert.store import load_run, resume_run
+    from mibp_cert.store.certificate import certificate_of
     from mibp_cert.store.verify import AuditSettings, verify
     from mibp_cert.studies.blame import Blame, blame
     from mibp_cert.studies.compare import compare
@@ -87,7 +89,9 @@ _HOMES = {
     "questions.explain": "explain",
     "questions.properties": "Verdict fair holds monotone",
     "report.html": "html_report",
+    "check": "check_certificate",
     "store": "load_run resume_run",
+    "store.certificate": "certificate_of",
     "store.verify": "AuditSettings verify",
     "studies.blame": "Blame blame",
     "studies.compare": "compare",
@@ -182,8 +186,10 @@ __all__ = [
     "UserError",
     "Verdict",
     "blame",
+    "certificate_of",
     "certify_fit",
     "certify_training",
+    "check_certificate",
     "collective",
     "column",
     "column_records",

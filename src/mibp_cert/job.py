@@ -222,6 +222,11 @@ def _check_data(section: Mapping[str, Any]) -> None:
             raise UserError(f"{flag_of('data.path')} belongs to the data set {NPHA}; leave it out for {source}.")
 
 
+def reading_of(section: Mapping[str, Any]) -> Reading:
+    """How the file of a configuration is read."""
+    return _typed(Reading, {**section, "missing": tuple(section["na"])})
+
+
 def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> tuple[Split, list[str]]:
     """A built-in data set, or the user's own file, split, and what there is to say about it; values that are missing must be
     doubted or gone."""
@@ -238,7 +243,7 @@ def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> t
     if section["target"] is None:
         raise UserError("Name the column that is to be predicted: --target COLUMN.")
     doubted = () if "kind" in threat else column_names("missing", threat.get("missing"))
-    reading = _typed(Reading, {**section, "missing": tuple(section["na"])})
+    reading = reading_of(section)
     table = read_file(source, reading, spoken=() if "kind" in threat else named_columns(threat))
     frame = table.frame
     test = None if section["test_file"] is None else read_file(section["test_file"], reading, table).frame

@@ -21,6 +21,7 @@ from typer import Argument, Option
 
 from mibp_cert.cli import commands, studies
 from mibp_cert.cli.asked import Asked
+from mibp_cert.cli.check import check
 from mibp_cert.cli.doctor import doctor
 from mibp_cert.cli.names import NAMES, listed
 from mibp_cert.cli.reproduce import reproduce
@@ -204,7 +205,7 @@ def _root(
 app.command()(shared(commands.certify, MODEL | FLAGS | QUESTIONS))
 for _asked in (studies.tolerance, studies.blame, studies.compare):
     app.command()(shared(_asked, MODEL | FLAGS))
-for _command in (commands.resume, commands.report, commands.verify, reproduce, doctor):
+for _command in (commands.resume, commands.report, commands.verify, check, reproduce, doctor):
     app.command()(_command)
 
 

@@ -52,22 +52,27 @@ def certify(
     json_path: JsonPath = None,
     bounds: Annotated[Path | None, _file("Save bounds and clean weights (.npz).")] = None,
     witness: Annotated[Path | None, _file("Save the strongest attack dataset (.npz).")] = None,
+    certificate: Annotated[Path | None, _file("Write all that proves it, for mibp-cert check (fitted models).")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train with proven bounds on every parameter and certify the test points."""
     from mibp_cert.certify.columns import column_records
     from mibp_cert.cli.advice import after_certify, tell
+    from mibp_cert.cli.check import source_of, write_certificate
     from mibp_cert.config import plain_config
     from mibp_cert.fitted import Fitted
     from mibp_cert.job import job_of
     from mibp_cert.report.progress import progress_bars, show_training
     from mibp_cert.report.terminal import columns_text, side_by_side
+    from mibp_cert.store.certificate import claim_of
 
     if resume and run_dir is None:
         raise UserError("--resume needs the folder of the run: --run DIR.")
     console, job, runs = new_console(quiet), job_of(config), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
-    check_writable(*(path for pair in files.values() for path in pair), witness, bounds)
+    check_writable(*(path for pair in files.values() for path in pair), witness, bounds, certificate)
+    if certificate is not None:
+        claim_of(job.data, job.training, job.threat, job.options["test_threat"])  # refused before any work
     if job.data.origin is not None:
         console.print("How the columns were read, and what may be wrong with them in the training rows:")
         console.print(columns_text(column_records(job.data, job.threat)), highlight=False)
@@ -92,6 +97,8 @@ def certify(
         ways = list(after_certify(config, job, run, split=loss is not None))
         show(console, run, job.config, files[name], job.questions, job.choice, loss, ways)
         tell(console, ways)
+        if certificate is not None:
+            write_certificate(console, run, certificate, source_of(config))
         console.print()
     if len(runs) > 1:
         console.print(side_by_side(runs), soft_wrap=False)

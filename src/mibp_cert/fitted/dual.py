@@ -99,6 +99,11 @@ class Dual:
         found, *parts = self.at_once._in_turn("_best", sign, a, _of_rows(a, own))
         return found, Multipliers(*parts)
 
+    def searched(self, a: Array, own: Index | None = None, sign: float = 1.0) -> tuple[Array, Multipliers]:
+        """The same as `upper`, and the multipliers."""
+        found, *parts = self.at_once._in_turn("_searched", sign, a, _of_rows(a, own))
+        return found, Multipliers(*parts)
+
     def given(self, a: Array, by: Multipliers, own: Index | None = None, sign: float = 1.0) -> Array:
         """The same with given multipliers."""
         return self.at_once._in_turn("_given", sign, a, _of_rows(a, own), by.u, by.lam, by.theta)[0]
@@ -120,6 +125,11 @@ class Dual:
     def _upper(self, a: Array, own: Index, sign: float) -> Array:
         plus = self._plus(own, sign)
         return self._value(a, own, sign, plus, self._search(a, own, sign, plus))
+
+    def _searched(self, a: Array, own: Index, sign: float) -> tuple[Array, Array, Array, Array]:
+        plus = self._plus(own, sign)
+        u, kappa, theta, rho = found = self._search(a, own, sign, plus)
+        return self._value(a, own, sign, plus, found), u, kappa * dot(self.main.worst(rho[0]), u), theta
 
     def _best(self, a: Array, own: Index, sign: float) -> tuple[Array, Array, Array, Array]:
         plus = self._plus(own, sign)
