@@ -1,0 +1,1 @@
+"""Certificates proven again, by code that shares nothing with the engines that wrote them."""
