@@ -1,0 +1,282 @@
+"""What a threat leaves of the data: a range for every cell, and the labels that a row may have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.check.ranges import ONE, Range
+from mibp_cert.data import Column, Dataset
+from mibp_cert.errors import UnsupportedOperation
+
+Plain = Mapping[str, Any]
+Mask = NDArray[np.bool_]
+
+
+class NotProven(Exception):
+    """The first thing that could not be proven, in words."""
+
+
+def refuse(what: str) -> UnsupportedOperation:
+    return UnsupportedOperation(f"The checker of steps knows no {what}; nothing is proven of this run.")
+
+
+def part_of(name: str, arrays: Plain, plain: Plain) -> Dataset:
+    """The rows of one part of the data, as they are claimed."""
+    if f"{name}_weights" in arrays:
+        raise refuse("weights of rows")
+    x, y, targets = arrays[f"{name}_x"], arrays[f"{name}_y"], arrays.get(f"{name}_targets")
+    columns, target = tuple(map(_column, plain["columns"])), plain["target"]
+    n, d = x.shape
+    tiled = [0, *(c.stop for c in columns)] == [*(c.start for c in columns), d]
+    if not n or y.shape != (n,) or not tiled or (targets is not None and targets.shape != (n, 1)):
+        raise NotProven("rows, labels and columns of the data do not fit together")
+    target = None if target is None else _column(target)
+    return Dataset(x, y, tuple(plain["classes"]), columns, arrays.get(f"{name}_missing"), targets, target)
+
+
+def _column(record: Plain) -> Column:
+    found: dict[str, Any] = dict(record)
+    for end, free in (("low", -math.inf), ("high", math.inf)):
+        found[end] = free if found[end] is None else found[end]
+    if found["categories"] is not None:
+        found["categories"] = tuple(found["categories"])
+    if not 0 < found["scale"] < math.inf or not math.isfinite(found["shift"]):
+        raise NotProven(f"the column {found['name']!r} has no scale")
+    return Column(**found)
+
+
+class Data:
+    """The data that a threat leaves: a range for every cell, and a set of labels or a range of targets for every row.
+
+    With `x` the encoded cell, `v = x·scale + shift` its value, and amounts in the units of values:
+
+    - `linf`, `l1`, `l2`, `rounded` (half of `to`), `monotone`: `x` moves by at most `amount/scale` down and up, for `relative` by
+      `amount·|v|/scale`; of a scaled column by `2^−50·(|x| + that)` more, which covers what encoding a value rounds (each time at
+      most `3·2^−53` of the feature). `clip`: `x` stays between the ends, encoded. Several of these add up;
+    - `any-category`, `confusable`, `shift`: one of the categories named, or the reported one; `label-flips`: of the labels;
+    - `missing`: any number in the column's valid range (if it has none, the range of its known values), or any category but the
+      marker, whatever else the threat says about that cell;
+    - `target-noise`: the targets, as `linf`; `where`: only in rows that meet the condition; `all`: at once;
+    - `budget`: without its limit, which allows more datasets; a limit of 0 allows none. `nothing`: as encoded.
+    """
+
+    def __init__(self, data: Dataset, threat: Plain) -> None:
+        self.data, n = data, len(data.x)
+        self.x = Range.of(data.x, data.x)
+        self.labels = np.arange(len(data.classes)) == data.y[:, None]
+        self.targets = None if data.targets is None else Range.of(data.targets, data.targets)
+        self.unknown: dict[int, tuple[Mask, Any]] = {}
+        """Of a column: the rows without a value, and what it may be: features, or categories."""
+        self.chosen = {j: data.x[:, c.start : c.stop] == 1.0 for j, c in enumerate(data.columns) if c.categorical}
+        """Of a categorical column: the categories that each row may have."""
+        self._widen(threat, np.ones(n, dtype=bool))
+        lost = np.zeros((n, len(data.columns)), dtype=bool)
+        for j, (rows, values) in self.unknown.items():
+            lost[rows, j], place = True, data.columns[j].start
+            if j in self.chosen:
+                self.chosen[j][rows] = np.isin(np.arange(self.chosen[j].shape[1]), values)
+            else:
+                ends = Range.of(min(values), max(values))
+                self.x.low[rows, place], self.x.high[rows, place] = ends.low[()], ends.high[()]
+        for j, allowed in self.chosen.items():
+            several, own = allowed.sum(axis=1) > 1, slice(data.columns[j].start, data.columns[j].stop)
+            changed = several | lost[:, j]
+            self.x.low[changed, own] = (allowed & ~several[:, None])[changed].astype(object) * ONE
+            self.x.high[changed, own] = allowed[changed].astype(object) * ONE
+        self._check(lost)
+
+    def _check(self, lost: Mask) -> None:
+        if self.data.missing is not None and (self.data.missing & ~lost).any():
+            raise NotProven("the threat says nothing about some values that are missing")
+        if self.targets is None and not self.labels.any(axis=1).all():
+            raise NotProven("some row has a label that is no class")
+        for cells in (self.x, self.targets):
+            if cells is not None and not (cells.low <= cells.high).all():
+                raise NotProven("the threat leaves no value for some cell")
+
+    def _widen(self, threat: Plain, rows: Mask) -> None:
+        """Allow what a threat allows in these rows."""
+        told = dict(threat)
+        kind, named = told.pop("kind"), told.pop("columns", None)
+        match kind:
+            case "nothing":
+                pass
+            case "all":
+                for part in told.pop("threats"):
+                    self._widen(part, rows)
+            case "where":
+                told.pop("condition", None)
+                when = told.pop("when", None) or {"rows": told.pop("rows")}
+                self._widen(told.pop("threat"), rows & self._holds(when))
+            case "budget":
+                if told.pop("rows", None) != 0 and told.pop("cells", None) != 0:
+                    self._widen(told["threat"], rows)
+                told.pop("threat"), told.pop("cells", None)
+            case "linf" | "l1" | "l2":
+                given = told.pop("rows", None)
+                rows = rows if given is None else rows & self._mask(given)
+                clip, relative = told.pop("clip", None), told.pop("relative", False)
+                if clip is not None and kind != "linf":
+                    raise refuse(f"clip for the threat {kind!r}")
+                for place, (j, amount) in enumerate(self._amounts(told.pop("eps"), named)):
+                    self._move(j, amount, amount, rows, relative=relative, clip=_ends(clip, place))
+            case "rounded":
+                for j, amount in self._amounts(told.pop("to"), named):
+                    self._move(j, amount / 2, amount / 2, rows)
+            case "monotone":
+                pairs = zip(*(self._amounts(told.pop(end, 0.0), named) for end in ("down", "up")), strict=True)
+                for (j, down), (_, up) in pairs:
+                    self._move(j, down, up, rows)
+            case "target-noise":
+                assert self.targets is not None
+                assert self.data.targets is not None
+                column, eps = self.data.target or Column("target", 0, 1), _amount(told.pop("eps"))
+                _move(self.targets, self.data.targets[:, 0], 0, column, eps, eps, rows)
+            case "any-category" | "confusable" | "shift":
+                self._choose(kind, told, named, rows)
+            case "missing":
+                self._miss(told.pop("marker", None), named, rows)
+            case "label-flips":
+                given = [told.pop(side, None) for side in ("source", "target")]
+                some, others = (self.data.number(self.data.classes if side is None else side) for side in given)
+                if told.pop("at_most", None) != 0:
+                    to = np.isin(np.arange(len(self.data.classes)), others)
+                    self.labels |= (rows & np.isin(self.data.y, some))[:, None] & to
+            case _:
+                raise refuse(f"threat of the kind {kind!r}")
+        if told:
+            raise refuse(f"entry {next(iter(told))!r} of the threat {kind!r}")
+
+    def _move(self, j: int, down: Fraction, up: Fraction, rows: Mask, **how: Any) -> None:
+        column = self.data.columns[j].expect(False, ": the threat is about numbers")
+        _move(self.x, self.data.x[:, column.start], column.start, column, down, up, rows, **how)
+
+    def _choose(self, kind: str, told: dict[str, Any], named: Any, rows: Mask) -> None:
+        for j in self._columns(told.pop("column") if named is None else named):
+            column = self.data.columns[j].expect(True, ": the threat is about categories")
+            if kind == "confusable":
+                options = {column.number(k): list(map(column.number, v)) for k, v in dict(told.pop("pairs")).items()}
+            else:
+                among = told.get("among")
+                order = list(map(column.number, (column.categories or ()) if among is None else among))
+                options = dict.fromkeys(range(column.stop - column.start), order)
+            if kind == "shift":
+                moved = {i: i + told["by"] for i in range(len(order))}
+                options = {order[i]: [order[k]] for i, k in moved.items() if 0 <= k < len(order)}
+            reported = self.data.x[:, column.start : column.stop].argmax(axis=1)
+            for row in np.flatnonzero(rows & np.isin(reported, list(options))):
+                if self.chosen[j][row].sum() > 1:
+                    raise refuse("two threats about one category")
+                self.chosen[j][row, [reported[row], *options[reported[row]]]] = True
+        for key in ("among", "by"):
+            told.pop(key, None)
+
+    def _miss(self, marker: Any, named: Any, rows: Mask) -> None:
+        for j in range(len(self.data.columns)) if named is None else self._columns(named):
+            column, x = self.data.columns[j], self.data.x
+            names = column.categories
+            if marker is None:
+                lost = np.zeros(len(x), dtype=bool) if self.data.missing is None else self.data.missing[:, j]
+            elif names is not None:
+                lost = x[:, column.start + names.index(marker)] == 1.0 if marker in names else np.zeros(len(x), bool)
+            else:
+                lost = x[:, column.start] == (
+                    column.to_feature(marker) if isinstance(marker, int | float) else math.nan
+                )
+            lost = lost & rows
+            values: Any = [k for k, name in enumerate(names or ()) if marker is None or name != marker]
+            if names is None:
+                values = column.to_feature([column.low, column.high])
+                values = values if np.isfinite(values).all() else x[~lost, column.start]
+            if lost.any() and j in self.unknown:
+                raise refuse("two threats about one missing value")
+            if lost.any():
+                self.unknown[j] = lost, values.tolist() if names is None else values
+
+    def _columns(self, named: Any) -> list[int]:
+        named = named if isinstance(named, list) else [named]
+        if named and all(isinstance(name, bool) for name in named):
+            return [j for j, (_, picked) in enumerate(zip(self.data.columns, named, strict=True)) if picked]
+        return list(dict.fromkeys(self.data.column(name) for name in named))
+
+    def _amounts(self, given: Any, named: Any) -> list[tuple[int, Fraction]]:
+        """The numeric columns that are meant, each with its amount."""
+        by_column = {self.data.column(k): v for k, v in given.items()} if isinstance(given, Mapping) else None
+        if named is not None:
+            picked = self._columns(named)
+        else:
+            picked = list(by_column or [j for j, c in enumerate(self.data.columns) if not c.categorical])
+        if by_column is not None:
+            if not by_column.keys() <= set(picked):
+                raise NotProven("the threat has amounts for columns that it does not name")
+            given = [by_column.get(j, 0.0) for j in picked]
+        every = given if isinstance(given, list) else [given] * len(picked)
+        return list(zip(picked, map(_amount, every), strict=True))
+
+    def _mask(self, rows: Any) -> Mask:
+        found, given = np.zeros(len(self.data.x), dtype=bool), np.asarray(rows)
+        fits = given.shape == found.shape if given.dtype == bool else not given.size or given.min() >= 0
+        if not fits:
+            raise NotProven("the threat names rows that there are not")
+        found[given if given.size else []] = True
+        return found
+
+    def _holds(self, when: Plain) -> Mask:
+        match when:
+            case {"rows": rows}:
+                return self._mask(rows)
+            case {"label": names}:
+                return np.isin(self.data.y, self.data.number(names))
+            case {"not": inner}:
+                return ~self._holds(inner)
+            case {"and": [first, second]}:
+                return self._holds(first) & self._holds(second)
+            case {"or": [first, second]}:
+                return self._holds(first) | self._holds(second)
+            case {"column": name, "is": sign, "value": value}:
+                j = self.data.column(name)
+                column, known = self.data.columns[j], True if self.data.missing is None else ~self.data.missing[:, j]
+                if column.categorical:
+                    x, value = self.data.x[:, column.start + column.number(value)], 1.0
+                else:
+                    x, value = self.data.x[:, column.start], float(column.to_feature(value))
+                signs = {"==": x == value, "!=": x != value, ">=": x >= value, ">": x > value, "<=": x <= value}
+                return np.asarray((signs | {"<": x < value})[sign] & known)
+        raise refuse(f"condition {when!r}")
+
+
+def _amount(value: Any) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        raise NotProven(f"an amount of the threat is {value!r}")
+    return Fraction(value)
+
+
+def _ends(clip: Any, place: int) -> list[Any]:
+    """The valid range of the column at this place among those meant; None: open."""
+    return [None, None] if clip is None else [end[place] if isinstance(end, list) else end for end in clip]
+
+
+def _move(
+    cells: Range, x: Any, place: int, column: Column, down: Fraction, up: Fraction, rows: Mask, **how: Any
+) -> None:
+    """Move the ends of one column of cells, whose features are `x`, by at most so much; see `Data`."""
+    scale, shift = Fraction(column.scale), Fraction(column.shift)
+    ends = [None if end is None else Fraction(float(column.to_feature(end))) for end in how.get("clip", (None, None))]
+    for row in np.flatnonzero(rows):
+        value = Fraction(float(x[row]))
+        share = abs(value * scale + shift) if how.get("relative") else Fraction(1)
+        reach = [amount * share / scale for amount in (down, up)]
+        if column.scaled:
+            reach = [r and r + (abs(value) + r) / 2**50 for r in reach]
+        first, last = value - reach[0], value + reach[1]
+        first = first if ends[0] is None else max(first, ends[0])
+        last = last if ends[1] is None else min(last, ends[1])
+        move = Range.of(first - value, last - value)
+        cells.low[row, place] += move.low[()]
+        cells.high[row, place] += move.high[()]
