@@ -34,7 +34,9 @@ def part_of(name: str, arrays: Plain, plain: Plain) -> Dataset:
     columns, target = tuple(map(_column, plain["columns"])), plain["target"]
     n, d = x.shape
     tiled = [0, *(c.stop for c in columns)] == [*(c.start for c in columns), d]
-    if not n or y.shape != (n,) or not tiled or (targets is not None and targets.shape != (n, 1)):
+    floats = [x] if targets is None else [x, targets]
+    shapes = y.shape == (n,) and (targets is None or targets.shape == (n, 1))
+    if not n or not tiled or not shapes or any(array.dtype != np.float64 for array in floats):
         raise NotProven("rows, labels and columns of the data do not fit together")
     target = None if target is None else _column(target)
     return Dataset(x, y, tuple(plain["classes"]), columns, arrays.get(f"{name}_missing"), targets, target)
@@ -134,8 +136,8 @@ class Data:
                 for (j, down), (_, up) in pairs:
                     self._move(j, down, up, rows)
             case "target-noise":
-                assert self.targets is not None
-                assert self.data.targets is not None
+                if self.targets is None or self.data.targets is None:
+                    raise NotProven("the threat is about targets, and the data have none")
                 column, eps = self.data.target or Column("target", 0, 1), _amount(told.pop("eps"))
                 _move(self.targets, self.data.targets[:, 0], 0, column, eps, eps, rows)
             case "any-category" | "confusable" | "shift":
@@ -154,52 +156,52 @@ class Data:
             raise refuse(f"entry {next(iter(told))!r} of the threat {kind!r}")
 
     def _move(self, j: int, down: Fraction, up: Fraction, rows: Mask, **how: Any) -> None:
+        """Threats about numbers: how far they move in one column."""
         column = self.data.columns[j].expect(False, ": the threat is about numbers")
         _move(self.x, self.data.x[:, column.start], column.start, column, down, up, rows, **how)
 
     def _choose(self, kind: str, told: dict[str, Any], named: Any, rows: Mask) -> None:
-        for j in self._columns(told.pop("column") if named is None else named):
+        """Threats about categories: what may stand for each reported one."""
+        picked = self._columns(told.pop("column") if named is None else named)
+        pairs, among, by = (told.pop(key, None) for key in ("pairs", "among", "by"))
+        for j in picked:
             column = self.data.columns[j].expect(True, ": the threat is about categories")
-            if kind == "confusable":
-                options = {column.number(k): list(map(column.number, v)) for k, v in dict(told.pop("pairs")).items()}
-            else:
-                among = told.get("among")
-                order = list(map(column.number, (column.categories or ()) if among is None else among))
+            order = list(map(column.number, (column.categories or ()) if among is None else among))
+            if kind == "any-category":
                 options = dict.fromkeys(range(column.stop - column.start), order)
-            if kind == "shift":
-                moved = {i: i + told["by"] for i in range(len(order))}
-                options = {order[i]: [order[k]] for i, k in moved.items() if 0 <= k < len(order)}
+            elif kind == "shift":
+                options = {k: order[i + by : i + by + 1] for i, k in enumerate(order) if i + by >= 0}
+            else:
+                options = {column.number(k): list(map(column.number, names)) for k, names in dict(pairs).items()}
             reported = self.data.x[:, column.start : column.stop].argmax(axis=1)
             for row in np.flatnonzero(rows & np.isin(reported, list(options))):
                 if self.chosen[j][row].sum() > 1:
                     raise refuse("two threats about one category")
                 self.chosen[j][row, [reported[row], *options[reported[row]]]] = True
-        for key in ("among", "by"):
-            told.pop(key, None)
 
     def _miss(self, marker: Any, named: Any, rows: Mask) -> None:
+        """Missing values: where they are, and what they may be."""
         for j in range(len(self.data.columns)) if named is None else self._columns(named):
-            column, x = self.data.columns[j], self.data.x
+            column, x, lost = self.data.columns[j], self.data.x, np.zeros(len(rows), dtype=bool)
             names = column.categories
-            if marker is None:
-                lost = np.zeros(len(x), dtype=bool) if self.data.missing is None else self.data.missing[:, j]
-            elif names is not None:
-                lost = x[:, column.start + names.index(marker)] == 1.0 if marker in names else np.zeros(len(x), bool)
-            else:
-                lost = x[:, column.start] == (
-                    column.to_feature(marker) if isinstance(marker, int | float) else math.nan
-                )
+            if marker is None and self.data.missing is not None:
+                lost = self.data.missing[:, j]
+            elif names is not None and marker in names:
+                lost = x[:, column.start + names.index(marker)] == 1.0
+            elif names is None and isinstance(marker, int | float):
+                lost = x[:, column.start] == column.to_feature(marker)
             lost = lost & rows
-            values: Any = [k for k, name in enumerate(names or ()) if marker is None or name != marker]
-            if names is None:
-                values = column.to_feature([column.low, column.high])
-                values = values if np.isfinite(values).all() else x[~lost, column.start]
-            if lost.any() and j in self.unknown:
-                raise refuse("two threats about one missing value")
-            if lost.any():
-                self.unknown[j] = lost, values.tolist() if names is None else values
+            if not lost.any():
+                continue
+            if j in self.unknown:
+                raise refuse("two threats about missing values of one column")
+            ends = column.to_feature([column.low, column.high]) if names is None else np.zeros(0)
+            values = [k for k, name in enumerate(names or ()) if marker is None or name != marker]
+            known = (ends if np.isfinite(ends).all() else x[~lost, column.start]).tolist()
+            self.unknown[j] = lost, known if names is None else values
 
     def _columns(self, named: Any) -> list[int]:
+        """Columns by name, by number, or by a mask."""
         named = named if isinstance(named, list) else [named]
         if named and all(isinstance(name, bool) for name in named):
             return [j for j, (_, picked) in enumerate(zip(self.data.columns, named, strict=True)) if picked]
@@ -220,6 +222,7 @@ class Data:
         return list(zip(picked, map(_amount, every), strict=True))
 
     def _mask(self, rows: Any) -> Mask:
+        """Rows by their numbers, or as a mask."""
         found, given = np.zeros(len(self.data.x), dtype=bool), np.asarray(rows)
         fits = given.shape == found.shape if given.dtype == bool else not given.size or given.min() >= 0
         if not fits:
@@ -228,6 +231,9 @@ class Data:
         return found
 
     def _holds(self, when: Plain) -> Mask:
+        """The rows, as they are encoded, that meet a condition; a missing value meets no comparison."""
+        if len(when) != (3 if "column" in when else 1):
+            raise refuse(f"condition {when!r}")
         match when:
             case {"rows": rows}:
                 return self._mask(rows)
@@ -252,6 +258,7 @@ class Data:
 
 
 def _amount(value: Any) -> Fraction:
+    """A finite number that is at least 0, exactly."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
         raise NotProven(f"an amount of the threat is {value!r}")
     return Fraction(value)
@@ -275,6 +282,8 @@ def _move(
         if column.scaled:
             reach = [r and r + (abs(value) + r) / 2**50 for r in reach]
         first, last = value - reach[0], value + reach[1]
+        if (ends[0] is not None and value < ends[0]) or (ends[1] is not None and value > ends[1]):
+            raise NotProven("some value is outside of the valid range that the threat names")
         first = first if ends[0] is None else max(first, ends[0])
         last = last if ends[1] is None else min(last, ends[1])
         move = Range.of(first - value, last - value)
