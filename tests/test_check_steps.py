@@ -450,6 +450,131 @@ def test_a_forged_claim_is_not_proven(name: str, forgery: str) -> None:
     assert not forged.proven()
 
 
+def of_column(key: str, value: Any) -> Callable[[Stored], None]:
+    def change(run: Stored) -> None:
+        run.description["data"]["columns"][0][key] = value
+
+    return change
+
+
+def described(key: str, value: Any) -> Callable[[Stored], None]:
+    def change(run: Stored) -> None:
+        run.description[key] = value
+
+    return change
+
+
+def where(when: Any) -> Callable[[Stored], None]:
+    def change(run: Stored) -> None:
+        run.description["threat"] = {"kind": "where", "threat": run.description["threat"], "when": when}
+
+    return change
+
+
+def more(part: dict[str, Any]) -> Callable[[Stored], None]:
+    def change(run: Stored) -> None:
+        run.description["threat"] = {"kind": "all", "threats": [run.description["threat"], part]}
+
+    return change
+
+
+def with_weights(run: Stored) -> None:
+    run.data["train_weights"] = np.ones(len(run.data["train_x"]))
+
+
+def in_half_the_digits(run: Stored) -> None:
+    run.data["train_x"] = run.data["train_x"].astype(np.float32)
+
+
+def of_the_result(key: str, value: Any) -> Callable[[Stored], None]:
+    def change(run: Stored) -> None:
+        result(run)[key] = value
+
+    return change
+
+
+NONSENSE: dict[str, Callable[[Stored], None]] = {
+    "no scale": of_column("scale", 0.0),
+    "a scale below 0": of_column("scale", -1.0),
+    "an infinite scale": of_column("scale", np.inf),
+    "columns that overlap": of_column("stop", 2),
+    "no threat": described("threat", None),
+    "a threat without a kind": described("threat", {}),
+    "several steps at once": described("unroll", 2),
+    "no steps": described("steps", 0),
+    "fewer than no steps": described("steps", -2),
+    "more steps than there are": described("steps", 10**6),
+    "weights": with_weights,
+    "features in half the digits": in_half_the_digits,
+    "a condition on nothing": where({"rows": [0], "label": [0]}),
+    "a condition of an unknown kind": where({"weather": "fine"}),
+    "rows that there are not": where({"rows": [10**6]}),
+    "rows counted from the end": where({"rows": [-1]}),
+    "a threat on targets": more({"kind": "target-noise", "eps": 1.0}),
+    "an unknown column": more({"kind": "rounded", "columns": "weight", "to": 0.0}),
+    "an amount that is text": more({"kind": "linf", "eps": "0.1"}),
+    "an amount below 0": more({"kind": "monotone", "columns": [0], "up": 0.5, "down": -0.5}),
+    "a range that leaves out what is there": more({"kind": "linf", "eps": 0.0, "clip": [100.0, 200.0]}),
+    "another amount than columns": more({"kind": "linf", "eps": [0.0] * 9}),
+    "an answer about no step": of_the_result("steps", 0),
+    "an answer about a later step": of_the_result("steps", 10**6),
+    "a margin that is no number": of_the_result("test_margin", np.full(30, np.nan)),
+    "epochs without end": told("epochs", 10**12),
+    "an unknown setting of the training": told("dropout", 0.5),
+    "layers of any size": layer(lambda layers: layers[0].update(outputs=10**9)),
+    "batches of half a row": told("batch_size", 0.5),
+    "a schedule without its number": told("schedule", "step:2"),
+    "a schedule that is too short": told("schedule", [0.1]),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("nonsense", list(NONSENSE))
+def test_what_makes_no_sense_is_not_proven_and_raises_nothing_else(name: str, nonsense: str) -> None:
+    forged = copy.deepcopy(base(name))
+    NONSENSE[nonsense](forged)
+    assert not forged.proven()
+
+
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    3,
+    0.5,
+    1e308,
+    float("nan"),
+    float("inf"),
+    10**30,
+    "",
+    "linf",
+    [],
+    {},
+    [None],
+    {"kind": "linf"},
+]
+
+
+def places(plain: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ()
+    return [path] * bool(path) + [place for key, value in inner for place in places(value, (*path, key))]
+
+
+def test_a_description_with_anything_in_any_place_raises_nothing_but_that_it_is_not_known() -> None:
+    """What it is proven for, then, is another claim that is true; no answer is a traceback."""
+    rng, kept = np.random.default_rng(8), base("survey")
+    every = places(kept.description)
+    for _ in range(300):
+        forged = copy.deepcopy(kept)
+        target: Any = forged.description
+        *path, last = every[int(rng.integers(len(every)))]
+        for key in path:
+            target = target[key]
+        target[last] = ODD[int(rng.integers(len(ODD)))]
+        forged.proven()
+
+
 def test_a_smaller_threat_is_proven_too() -> None:
     """The boxes hold its models all the more: that is no forgery."""
     smaller = copy.deepcopy(base("hinge"))
@@ -559,12 +684,12 @@ class Scenario:
         """Does some model leave the ranges of these rules, which start from `θ₀` and never see a stored box?"""
         train = cells.part_of("train", self.run.data, self.run.description["data"])
         classes = None if train.targets is not None else len(train.classes)
-        claim, data = steps.Claim(self.run.description, classes, len(train.x)), None
+        claim = steps.Claim(self.run.description, classes, len(train.x))
         data = cells.Data(train, self.run.description["threat"])
         state = [*self.run.data["start"].tolist(), *[0.0] * (claim.size - len(self.run.data["start"]))]
         box = steps.Range.of(state, state)
-        for number in range(len(claim.batches)):
-            box = claim.after(number + 1, box, data)
+        for number, (rows, rate) in enumerate(steps.plan(len(train.x), claim.training)):
+            box = claim.after(box, data, rows, rate)
             if any(outside(model[number], box.low, box.high, ONE) for model in self.models):
                 return True
         return False
@@ -595,7 +720,7 @@ def corners(low: Any, high: Any, seed: int, count: int = 10) -> list[Any]:
 NETS: dict[str, tuple[Network, dict[str, Any]]] = {
     "linear hinge": (Network((Linear(2, 1),), 2), {"loss": "hinge"}),
     "relu, two logits": (Network.mlp([2, 4, 2]), {"loss": "hinge", "batch_size": 4}),
-    "relu, one logit": (Network.mlp([2, 4, 1]), {"loss": "hinge", "batch_size": 4}),
+    "relu, one logit": (Network.mlp([2, 4, 1]), {"loss": "hinge", "batch_size": 4, "batch_mode": "shuffle"}),
     "squared hinge": (
         Network.mlp([2, 3, 1]),
         {"loss": "squared-hinge", "momentum": 0.5, "weight_decay": 0.25, "schedule": "step:1:0.5", "epochs": 2},
@@ -815,8 +940,10 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("steps", "velocity.times(self.momentum) + mean", "mean"),
     ("steps", "kept - velocity.times(rate * self.momentum)", "kept"),
     ("steps", "mean = mean.clip(-limit, limit)", "pass"),
-    ("steps", "self.batches[step - 1], self.rates[step - 1]", "self.batches[0], self.rates[step - 1]"),
-    ("steps", "self.batches[step - 1], self.rates[step - 1]", "self.batches[step - 1], self.rates[0]"),
+    ("steps", "else order[start : start + size]", "else order[:size]"),
+    ("steps", "rng.permutation(n)", "np.arange(n)"),
+    ("steps", "Fraction(rate_of(training, epoch))", "Fraction(rate_of(training, 0))"),
+    ("steps", '[training["seed"], 1]', '[training["seed"], 2]'),
     ("steps", "y = Fraction(2 * label - 1)", "y = Fraction(1 - 2 * label)"),
     ("steps", "o.times(y)).times(-y)", "o.times(y)).times(y)"),
     ("steps", "Range.of(1.0, 1.0) - o.times(y)", "Range.of(0.0, 0.0) - o.times(y)"),

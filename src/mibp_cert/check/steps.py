@@ -4,8 +4,8 @@
 initial parameters `θ₀`; loss, optimiser, schedule, batch size and seed; a box `Θ_t` for every step `t = 1 … T`; answers for
 test rows.
 
-**Training.** `B_t` are the rows that `batches` draws from the seed by NumPy's generator, `λ_t` the float64 numbers of
-`rates`. With `g_t` the mean over `B_t` of the loss's gradients at `θ_{t−1}`, each entry clipped to `±clip` if that is asked
+**Training.** `B_t` are the rows that `plan` draws from the seed by NumPy's generator, `λ_t` the float64 numbers of
+`rate_of`. With `g_t` the mean over `B_t` of the loss's gradients at `θ_{t−1}`, each entry clipped to `±clip` if that is asked
 for,
 
     v_t = μ·v_{t−1} + g_t + κ·θ_{t−1},    θ_t = θ_{t−1} − λ_t·v_t,    v₀ = 0,
@@ -41,9 +41,10 @@ names. A failure says that the proof was not found, not that the opposite is tru
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -63,39 +64,47 @@ LAYERS["LeakyReLU"] = {"kind", "slope"}
 ABSTAIN = -1
 
 
-def batches(n: int, training: Plain) -> list[NDArray[np.intp]]:
-    """The rows of every step: each epoch a permutation, cut into pieces (the whole table: one piece, no draw), or for `subsample`
-    as many draws without replacement."""
-    size, epochs = min(100, n) if training["batch_size"] is None else training["batch_size"], training["epochs"]
-    if not 1 <= size <= n or epochs < 1:
-        raise NotProven(f"there are no batches of {size} from {n} rows")
-    if training["batch_mode"] not in ("shuffle", "subsample"):
-        raise refuse(f"batch mode {training['batch_mode']!r}")
+def plan(n: int, training: Plain) -> Iterator[tuple[NDArray[np.intp], Fraction]]:
+    """The rows and the learning rate of every step, from the number of rows.
+
+    Each epoch is a permutation, cut into pieces (of the whole table: one piece, without a draw), or for `subsample` as many draws
+    without replacement.
+    """
+    size = batch_size(n, training)
     rng = np.random.default_rng([training["seed"], 1])
-    found = []
-    for _ in range(epochs):
+    for epoch in range(training["epochs"]):
+        rate = Fraction(rate_of(training, epoch))
         order = np.arange(n) if size == n else rng.permutation(n)
         for start in range(0, n, size):
             drawn = training["batch_mode"] == "subsample" and size < n
-            found.append(rng.choice(n, size, replace=False) if drawn else order[start : start + size])
-    return found
+            yield (rng.choice(n, size, replace=False) if drawn else order[start : start + size]), rate
 
 
-def rates(training: Plain) -> list[float]:
-    """The learning rate of every epoch `e`: listed; constant; `step:n:f`, `λ·f^⌊e/n⌋`; `exponential:f`, `λ·f^e`; `cosine`,
-    `½λ(1 + cos(πe/epochs))`."""
-    rate, epochs, schedule = training["learning_rate"], training["epochs"], training["schedule"]
+def batch_size(n: int, training: Plain) -> int:
+    """The size that is asked for; if none is, 100, or all rows if there are fewer."""
+    size: int = min(100, n) if training["batch_size"] is None else training["batch_size"]
+    if not 1 <= size <= n:
+        raise NotProven(f"there are no batches of {size} from {n} rows")
+    if training["batch_mode"] not in ("shuffle", "subsample"):
+        raise refuse(f"batch mode {training['batch_mode']!r}")
+    return size
+
+
+def rate_of(training: Plain, epoch: int) -> float:
+    """The learning rate of an epoch `e`, counted from 0: listed; constant; `step:n:f`, `λ·f^⌊e/n⌋`; `exponential:f`, `λ·f^e`;
+    `cosine`, `½λ(1 + cos(πe/epochs))`."""
+    rate, schedule = float(training["learning_rate"]), training["schedule"]
     if not isinstance(schedule, str):
-        return [value for _, value in zip(range(epochs), schedule, strict=True)]
+        return float(schedule[epoch])
     match schedule.split(":"):
         case ["constant"]:
-            return [rate] * epochs
+            return rate
         case ["step", every, factor]:
-            return [rate * float(factor) ** (e // int(float(every))) for e in range(epochs)]
+            return rate * float(factor) ** (epoch // int(float(every)))
         case ["exponential", factor]:
-            return [rate * float(factor) ** e for e in range(epochs)]
+            return rate * float(factor) ** epoch
         case ["cosine"]:
-            return [rate * (0.5 * (1.0 + math.cos(math.pi * e / epochs))) for e in range(epochs)]
+            return rate * (0.5 * (1.0 + math.cos(math.pi * epoch / training["epochs"])))
     raise refuse(f"schedule {schedule!r}")
 
 
@@ -117,17 +126,14 @@ class Claim:
             fits = self.loss != "huber" and (one or self.outputs == classes >= 2)
         if not fits:
             raise refuse(f"loss {self.loss!r} of {self.outputs} outputs for {classes or 'no'} classes")
-        self.names = []
-        for i, layer in linear:
-            self.names += [f"{i}.weight[{o}, {k}]" for o in range(layer["outputs"]) for k in range(layer["inputs"])]
-            self.names += [f"{i}.bias[{o}]" for o in range(layer["outputs"]) if layer["bias"]]
+        self.count = sum(layer["outputs"] * (layer["inputs"] + bool(layer["bias"])) for _, layer in linear)
         self.momentum, self.decay = Fraction(training["momentum"]), Fraction(training["weight_decay"])
-        every = batches(rows, training)
-        self.rates = [Fraction(rate) for rate in rates(training) for _ in range(len(every) // training["epochs"])]
-        steps = description.get("steps", len(every))
-        if not 1 <= steps <= len(every):
-            raise NotProven(f"a training of {len(every)} steps has no first {steps} of them")
-        self.batches = every[:steps]
+        self.size = self.count * (2 if self.momentum else 1)
+        """Entries of the state: parameters, and with momentum their velocities."""
+        every: int = training["epochs"] * -(-rows // batch_size(rows, training))
+        self.total: int = description.get("steps", every)
+        if not 1 <= self.total <= every:
+            raise NotProven(f"a training of {every} steps has no first {self.total} of them")
 
     def _check(self, description: Plain) -> None:
         """Refuse what the theorem does not speak of."""
@@ -146,14 +152,18 @@ class Claim:
             if odd := sorted(layer.keys() ^ LAYERS[layer["kind"]]):
                 raise refuse(f"layer {layer['kind']!r} with or without {odd[0]!r}")
 
-    @property
-    def size(self) -> int:
-        """Entries of the state: parameters, and with momentum their velocities."""
-        return len(self.names) * (2 if self.momentum else 1)
-
     def name(self, entry: int) -> str:
-        which = self.names[entry % len(self.names)]
-        return which if entry < len(self.names) else f"the velocity of {which}"
+        """Of an entry of the state."""
+        if entry >= self.count:
+            return f"the velocity of {self.name(entry - self.count)}"
+        for i, layer in enumerate(self.layers):
+            n, m = (layer["inputs"], layer["outputs"]) if layer["kind"] == "Linear" else (0, 0)
+            if entry < n * m:
+                return f"{i}.weight[{entry // n}, {entry % n}]"
+            if entry < n * m + m * bool(m and layer["bias"]):
+                return f"{i}.bias[{entry - n * m}]"
+            entry -= n * m + m * bool(m and layer["bias"])
+        raise IndexError(entry)
 
     def tensors(self, theta: Range) -> list[tuple[Range, Range | None]]:
         """Weight (outputs × inputs) and bias of every linear layer, as they follow each other in `θ`."""
@@ -218,10 +228,9 @@ class Claim:
         """The derivative of `max(0, slack)`, or of its square."""
         return slack.gate(closed=True) if self.loss == "hinge" else slack.clip(0).times(Fraction(2))
 
-    def after(self, step: int, state: Range, data: Data) -> Range:
-        """All states after this step (counted from 1) from those before it."""
-        rows, rate, count = self.batches[step - 1], self.rates[step - 1], len(self.names)
-        theta, velocity = state.map(lambda end: end[:count]), state.map(lambda end: end[count:])
+    def after(self, state: Range, data: Data, rows: NDArray[np.intp], rate: Fraction) -> Range:
+        """All states after a step on these rows, from those before it."""
+        theta, velocity = state.map(lambda end: end[: self.count]), state.map(lambda end: end[self.count :])
         o, inputs = self.forward(theta, data.x.map(lambda end: end[rows]))
         if data.targets is not None:
             upstream = self.upstream(o, data.targets.map(lambda end: end[rows]))
@@ -282,8 +291,8 @@ class _Proof:
     def run(self, description: Plain, data: Plain, sets: Mapping[int, Plain], result: Plain | None) -> None:
         train, begin = part_of("train", data, description["data"]), data["start"]
         claim = Claim(description, None if train.targets is not None else len(train.classes), len(train.x))
-        if begin.shape != (len(claim.names),) or begin.dtype != np.float64:
-            raise NotProven(f"there are {len(begin)} initial parameters for {len(claim.names)}")
+        if begin.shape != (claim.count,) or begin.dtype != np.float64:
+            raise NotProven(f"there are {len(begin)} initial parameters for {claim.count}")
         self.claimed += [
             f"{len(train.x)} training rows as they are encoded, and what may be wrong with them",
             f"{len(begin)} initial parameters",
@@ -291,23 +300,24 @@ class _Proof:
         ]
         known, last = Data(train, description["threat"]), max([0, *sets])
         chosen = last if result is None else result["steps"]
-        if not 1 <= chosen <= len(claim.batches) or last > len(claim.batches):
-            raise NotProven(f"{max(chosen, last)} steps are claimed of a training of {len(claim.batches)}")
+        if not 1 <= chosen <= claim.total or last > claim.total:
+            raise NotProven(f"{max(chosen, last)} steps are claimed of a training of {claim.total}")
         box = Range.of(*[np.concatenate([begin, np.zeros(claim.size - len(begin))])] * 2)
         boxes = {}
-        for number in range(1, max(chosen, last) + 1):
+        numbers, drawn = range(1, max(chosen, last) + 1), plan(len(train.x), claim.training)
+        for number, (rows, rate) in zip(numbers, islice(drawn, len(numbers)), strict=True):
             if number not in sets:
                 raise NotProven(f"the box after step {number} is missing, so that nothing is known from there on")
-            box = self._next(claim, number, claim.after(number, box, known), sets[number])
+            box = self._next(claim, number, claim.after(box, known, rows, rate), sets[number])
             self.steps, boxes[number] = number, box
         if result is None:
             return
         if description["select"]["rule"] != "last":
             self.claimed.append(f"the choice of step {chosen}")
-        self._answers(claim, description, data, result, boxes[chosen].map(lambda end: end[: len(claim.names)]))
+        self._answers(claim, description, data, result, boxes[chosen].map(lambda end: end[: claim.count]))
         told = self.rows or result["diverged"] is None  # of a training whose bounds diverged, nothing is answered
-        if told and description["select"]["rule"] == "last" and chosen != len(claim.batches):
-            raise NotProven(f"the answers are about step {chosen} of a training of {len(claim.batches)} steps")
+        if told and description["select"]["rule"] == "last" and chosen != claim.total:
+            raise NotProven(f"the answers are about step {chosen} of a training of {claim.total} steps")
 
     def _next(self, claim: Claim, number: int, reached: Range, arrays: Plain) -> Range:
         """The stored box, if it holds what was reached."""
