@@ -18,6 +18,26 @@ Plain = Mapping[str, Any]
 Mask = NDArray[np.bool_]
 
 
+ENTRIES: dict[str, set[str]] = {
+    "nothing": set(),
+    "all": {"threats"},
+    "where": {"threat", "when", "rows", "condition"},
+    "budget": {"threat", "rows", "cells"},
+    "linf": {"eps", "rows", "columns", "clip", "relative"},
+    "l1": {"eps", "rows", "columns", "relative"},
+    "l2": {"eps", "rows", "columns", "relative"},
+    "rounded": {"to", "columns"},
+    "monotone": {"up", "down", "columns"},
+    "target-noise": {"eps"},
+    "any-category": {"columns", "among"},
+    "confusable": {"column", "pairs"},
+    "shift": {"column", "by", "among"},
+    "missing": {"columns", "marker"},
+    "label-flips": {"at_most", "source", "target"},
+}
+"""The threats that are known, and what each may say of itself."""
+
+
 class NotProven(Exception):
     """The first thing that could not be proven, in words."""
 
@@ -62,8 +82,8 @@ class Data:
       `amount·|v|/scale`; of a scaled column by `2^−50·(|x| + that)` more, which covers what encoding a value rounds (each time at
       most `3·2^−53` of the feature). `clip`: `x` stays between the ends, encoded. Several of these add up;
     - `any-category`, `confusable`, `shift`: one of the categories named, or the reported one; `label-flips`: of the labels;
-    - `missing`: any number in the column's valid range (if it has none, the range of its known values), or any category but the
-      marker, whatever else the threat says about that cell;
+    - `missing`: any number between the encoded ends of the valid range (if there is none, those of the known values), or any
+      category but the marker, whatever else the threat says about that cell;
     - `target-noise`: the targets, as `linf`; `where`: only in rows that meet the condition; `all`: at once;
     - `budget`: without its limit, which allows more datasets; a limit of 0 allows none. `nothing`: as encoded.
     """
@@ -89,6 +109,8 @@ class Data:
         for j, allowed in self.chosen.items():
             several, own = allowed.sum(axis=1) > 1, slice(data.columns[j].start, data.columns[j].stop)
             changed = several | lost[:, j]
+            if not allowed[changed].any(axis=1).all():
+                raise NotProven("the threat leaves no category for some cell")
             self.x.low[changed, own] = (allowed & ~several[:, None])[changed].astype(object) * ONE
             self.x.high[changed, own] = allowed[changed].astype(object) * ONE
         self._check(lost)
@@ -104,75 +126,72 @@ class Data:
 
     def _widen(self, threat: Plain, rows: Mask) -> None:
         """Allow what a threat allows in these rows."""
-        told = dict(threat)
-        kind, named = told.pop("kind"), told.pop("columns", None)
+        kind, named = threat["kind"], threat.get("columns")
+        if kind not in ENTRIES:
+            raise refuse(f"threat of the kind {kind!r}")
+        if odd := sorted(threat.keys() - ENTRIES[kind] - {"kind"}):
+            raise refuse(f"entry {odd[0]!r} of the threat {kind!r}")
         match kind:
-            case "nothing":
-                pass
             case "all":
-                for part in told.pop("threats"):
+                for part in threat["threats"]:
                     self._widen(part, rows)
             case "where":
-                told.pop("condition", None)
-                when = told.pop("when", None) or {"rows": told.pop("rows")}
-                self._widen(told.pop("threat"), rows & self._holds(when))
+                when = threat["when"] if "when" in threat else {"rows": threat["rows"]}
+                if "when" in threat and "rows" in threat:
+                    raise refuse("threat with two conditions")
+                self._widen(threat["threat"], rows & self._holds(when))
             case "budget":
-                if told.pop("rows", None) != 0 and told.pop("cells", None) != 0:
-                    self._widen(told["threat"], rows)
-                told.pop("threat"), told.pop("cells", None)
+                if threat.get("rows") != 0 and threat.get("cells") != 0:
+                    self._widen(threat["threat"], rows)
             case "linf" | "l1" | "l2":
-                given = told.pop("rows", None)
+                given = threat.get("rows")
                 rows = rows if given is None else rows & self._mask(given)
-                clip, relative = told.pop("clip", None), told.pop("relative", False)
-                if clip is not None and kind != "linf":
-                    raise refuse(f"clip for the threat {kind!r}")
-                for place, (j, amount) in enumerate(self._amounts(told.pop("eps"), named)):
-                    self._move(j, amount, amount, rows, relative=relative, clip=_ends(clip, place))
+                for place, (j, amount) in enumerate(self._amounts(threat["eps"], named)):
+                    ends = _ends(threat.get("clip"), place)
+                    self._move(j, amount, amount, rows, relative=threat.get("relative", False), clip=ends)
             case "rounded":
-                for j, amount in self._amounts(told.pop("to"), named):
+                for j, amount in self._amounts(threat["to"], named):
                     self._move(j, amount / 2, amount / 2, rows)
             case "monotone":
-                pairs = zip(*(self._amounts(told.pop(end, 0.0), named) for end in ("down", "up")), strict=True)
-                for (j, down), (_, up) in pairs:
+                ups, downs = (self._amounts(threat.get(end, 0.0), named) for end in ("up", "down"))
+                for (j, up), (_, down) in zip(ups, downs, strict=True):
                     self._move(j, down, up, rows)
             case "target-noise":
                 if self.targets is None or self.data.targets is None:
                     raise NotProven("the threat is about targets, and the data have none")
-                column, eps = self.data.target or Column("target", 0, 1), _amount(told.pop("eps"))
+                column, eps = self.data.target or Column("target", 0, 1), _amount(threat["eps"])
                 _move(self.targets, self.data.targets[:, 0], 0, column, eps, eps, rows)
             case "any-category" | "confusable" | "shift":
-                self._choose(kind, told, named, rows)
+                self._choose(threat, rows)
             case "missing":
-                self._miss(told.pop("marker", None), named, rows)
+                self._miss(threat.get("marker"), named, rows)
             case "label-flips":
-                given = [told.pop(side, None) for side in ("source", "target")]
+                given = [threat.get(side) for side in ("source", "target")]
                 some, others = (self.data.number(self.data.classes if side is None else side) for side in given)
-                if told.pop("at_most", None) != 0:
+                if threat.get("at_most") != 0:
                     to = np.isin(np.arange(len(self.data.classes)), others)
                     self.labels |= (rows & np.isin(self.data.y, some))[:, None] & to
-            case _:
-                raise refuse(f"threat of the kind {kind!r}")
-        if told:
-            raise refuse(f"entry {next(iter(told))!r} of the threat {kind!r}")
 
     def _move(self, j: int, down: Fraction, up: Fraction, rows: Mask, **how: Any) -> None:
         """Threats about numbers: how far they move in one column."""
         column = self.data.columns[j].expect(False, ": the threat is about numbers")
         _move(self.x, self.data.x[:, column.start], column.start, column, down, up, rows, **how)
 
-    def _choose(self, kind: str, told: dict[str, Any], named: Any, rows: Mask) -> None:
+    def _choose(self, threat: Plain, rows: Mask) -> None:
         """Threats about categories: what may stand for each reported one."""
-        picked = self._columns(told.pop("column") if named is None else named)
-        pairs, among, by = (told.pop(key, None) for key in ("pairs", "among", "by"))
-        for j in picked:
+        kind, among = threat["kind"], threat.get("among")
+        for j in self._columns(threat["columns" if kind == "any-category" else "column"]):
             column = self.data.columns[j].expect(True, ": the threat is about categories")
             order = list(map(column.number, (column.categories or ()) if among is None else among))
             if kind == "any-category":
                 options = dict.fromkeys(range(column.stop - column.start), order)
             elif kind == "shift":
+                by = threat["by"]
                 options = {k: order[i + by : i + by + 1] for i, k in enumerate(order) if i + by >= 0}
             else:
-                options = {column.number(k): list(map(column.number, names)) for k, names in dict(pairs).items()}
+                options = {
+                    column.number(k): list(map(column.number, names)) for k, names in dict(threat["pairs"]).items()
+                }
             reported = self.data.x[:, column.start : column.stop].argmax(axis=1)
             for row in np.flatnonzero(rows & np.isin(reported, list(options))):
                 if self.chosen[j][row].sum() > 1:

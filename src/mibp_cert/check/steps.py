@@ -11,10 +11,9 @@ for,
     v_t = μ·v_{t−1} + g_t + κ·θ_{t−1},    θ_t = θ_{t−1} − λ_t·v_t,    v₀ = 0,
 
 in real arithmetic; with `μ ≠ 0` the state, and each box, is `(θ, v)`. relu has the derivative 0 at 0 (the leaky one its
-slope), and a hinge is active at margin exactly 1; here both sides of such kinks are allowed, which only adds models. Losses
-of a row with outputs `o`: hinge `Σ_{c≠y} max(0, 1 − o_y + o_c)`, or of one output `max(0, 1 − y·o)`, `y = ±1`; squared
-hinge, the sum of their squares; cross-entropy; squared error `Σ(o − Y)²`, `Y` a target or a one-hot label; Huber, `½r²` for
-`|r| ≤ 1` and `|r| − ½` beyond, with `r = o − Y`.
+slope), and a hinge is active at margin exactly 1. Losses of a row with outputs `o`: hinge `Σ_{c≠y} max(0, 1 − o_y + o_c)`,
+or of one output `max(0, 1 − y·o)`, `y = ±1`; squared hinge, the sum of their squares; cross-entropy; squared error
+`Σ(o − Y)²`, `Y` a target or a one-hot label; Huber, `½r²` for `|r| ≤ 1` and `|r| − ½` beyond, with `r = o − Y`.
 
 **Datasets.** `cells.Data` states, kind by kind, how far the threat lets each cell move, and which categories and labels it
 allows. Any dataset within all of these is allowed; so are, then, the fewer ones of balls, and of budgets of rows, cells or
@@ -151,6 +150,8 @@ class Claim:
                 raise refuse(f"layer {layer['kind']!r}")
             if odd := sorted(layer.keys() ^ LAYERS[layer["kind"]]):
                 raise refuse(f"layer {layer['kind']!r} with or without {odd[0]!r}")
+            if min(layer.get("inputs", 1), layer.get("outputs", 1)) < 1:
+                raise NotProven("some layer has no inputs or no outputs")
 
     def name(self, entry: int) -> str:
         """Of an entry of the state."""
@@ -239,6 +240,8 @@ class Claim:
         mean = self.gradients(theta, inputs, upstream).times(Fraction(1, len(rows)))
         if (clip := self.training["clip"]) is not None:
             limit = int(ceilings(clip))
+            if limit != floors(clip):
+                raise NotProven(f"clipping at {clip!r} has no end in the units of the ranges")
             mean = mean.clip(-limit, limit)
         kept = theta.times(1 - rate * self.decay) - mean.times(rate)
         if not self.momentum:
@@ -303,18 +306,18 @@ class _Proof:
         if not 1 <= chosen <= claim.total or last > claim.total:
             raise NotProven(f"{max(chosen, last)} steps are claimed of a training of {claim.total}")
         box = Range.of(*[np.concatenate([begin, np.zeros(claim.size - len(begin))])] * 2)
-        boxes = {}
+        final = box
         numbers, drawn = range(1, max(chosen, last) + 1), plan(len(train.x), claim.training)
         for number, (rows, rate) in zip(numbers, islice(drawn, len(numbers)), strict=True):
             if number not in sets:
                 raise NotProven(f"the box after step {number} is missing, so that nothing is known from there on")
             box = self._next(claim, number, claim.after(box, known, rows, rate), sets[number])
-            self.steps, boxes[number] = number, box
+            self.steps, final = number, box if number == chosen else final
         if result is None:
             return
         if description["select"]["rule"] != "last":
             self.claimed.append(f"the choice of step {chosen}")
-        self._answers(claim, description, data, result, boxes[chosen].map(lambda end: end[: claim.count]))
+        self._answers(claim, description, data, result, final.map(lambda end: end[: claim.count]))
         told = self.rows or result["diverged"] is None  # of a training whose bounds diverged, nothing is answered
         if told and description["select"]["rule"] == "last" and chosen != claim.total:
             raise NotProven(f"the answers are about step {chosen} of a training of {claim.total} steps")
