@@ -176,6 +176,18 @@ def test_a_step_that_was_chosen_is_claimed_and_an_unfinished_run_has_no_answers(
     assert not Stored(run.description, run.data, {}, None).prove().holds
 
 
+def test_units_that_are_exactly_zero_are_proven_though_their_boxes_are_smaller_than_the_unit_of_the_ranges() -> None:
+    """tanh of 0 is rounded outward to some `10^−308` by the engine."""
+    data, network = mc.two_moons(0), Network.mlp([2, 3, 1], activation=Tanh())
+    theta = network.initialise(0)
+    theta[:] = np.where(np.arange(len(theta)) % 2, theta, 0.0)
+    theta[[0, 1, 6, 9]] = 0.0  # the first unit, to and from
+    run = stored(network, data, mc.LInf(0.01), mc.Training(epochs=4), theta0=theta)
+    everything_proven(run)
+    ends = np.abs([run.sets[4][end] for end in ("lower", "upper")])
+    assert ((ends > 0) & (ends < 1e-100)).any()
+
+
 def test_fewer_steps_that_were_asked_for_are_all_of_them() -> None:
     data = mc.two_moons(0)
     run = stored(Network.mlp([2, 5, 2]), data, mc.LInf(0.01), mc.Training(epochs=6, batch_size=50), steps=5)

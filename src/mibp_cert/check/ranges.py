@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 BITS = 256
-"""Finer ends take longer and prove no more, but where ends of a box lie within one unit around 0 (a hidden unit of `tanh` whose
-parameters are all exactly 0)."""
 ONE = 1 << BITS
 PRECISION = 4 * BITS
 """Of Arb; a larger one would only give tighter bounds of smooth functions."""

@@ -28,9 +28,11 @@ described, if the rule of selection is "last"; else it is claimed, and the theor
 **Proof.** `ranges` says why each of its operations contains the results for all members of its operands. `Claim.after`
 writes `θ_t` in these operations, `(1 − λκ)·θ − λμ·v − λ·g` (for each label that is allowed, one after the other, and joins
 what comes out). So it contains every `θ_t` that comes from any `θ_{t−1}` of its range and any such dataset, though it takes
-operands to be independent of each other. It starts from the point `θ₀`; for every later step from `Θ_{t−1}`, read outward.
-What it returns lies in `Θ_t`, read inward: both ends of every entry are compared. Thus `θ_{t−1} ∈ Θ_{t−1}` gives `θ_t ∈
-Θ_t`, and induction the first statement. The forward pass on ranges from `Θ_S` gives the others in the same way. ∎
+operands to be independent of each other. It starts from the point `θ₀`, for every later step from `Θ_{t−1}` (in place of an
+end that is no multiple of the unit, from the end that was reached before, which lies further in). What it returns lies in
+`Θ_t`, read inward: both ends of every entry are compared. Thus, if `θ_{t−1}` lies in that start, `θ_t` lies in `Θ_t` and in
+what was reached, hence in the next start: induction gives the first statement. The forward pass on ranges from `Θ_S` gives
+the others in the same way. ∎
 
 **Trusted** are Python's integers and fractions, Arb, NumPy (which carries numbers and draws batches), and the package's
 `Column`, which encodes values of the table. Layers, losses and threats that are not written here are refused by their
@@ -329,12 +331,17 @@ class _Proof:
             raise NotProven(f"the box after step {number} is no box of {claim.size} numbers")
         if not np.isfinite([lower, upper]).all():
             raise NotProven(f"the box after step {number} is not finite")
-        below, above = ceilings(lower) <= reached.low, reached.high <= floors(upper)
+        inner, outer = Range(ceilings(lower), floors(upper)), Range.of(lower, upper)
+        below, above = inner.low <= reached.low, reached.high <= inner.high
         if not (below & above).all():
             entry = int(np.argmin(below & above))
             side = "above" if below[entry] else "below"
             raise NotProven(f"step {number} can lead {side} its box, first in {claim.name(entry)}")
-        return Range.of(lower, upper)
+        # An end that is no multiple of the unit would be read outward; what was reached lies further in.
+        return Range(
+            np.where(inner.low == outer.low, inner.low, reached.low),
+            np.where(inner.high == outer.high, inner.high, reached.high),
+        )
 
     def _answers(self, claim: Claim, description: Plain, data: Plain, result: Plain, theta: Range) -> None:
         """The answers of the result follow from the box that they are about."""
