@@ -131,9 +131,13 @@ class Reader:
         self.budgets: list[tuple[int, Mask, Doubt, bool]] = []
         self.centre = np.array(train.x)
         """A missing category is the first one here; all other cells are as handed in."""
+        self.open = np.zeros((len(train), len(train.columns)), bool) if train.missing is None else train.missing.copy()
+        """Missing values that no threat has spoken of."""
 
     def rows(self, weights: Ints, y: Ints, *, intercept: bool) -> tuple[Rows, tuple[Group, ...]]:
         """All rows of weight above 0, and the budgets on them."""
+        if self.open.any():
+            raise UserError("Values are missing in these rows, and the threat does not say that they may be anything.")
         keep = np.flatnonzero(weights > 0)
         groups = []
         for most, mask, own, goes in self.budgets:
@@ -365,6 +369,7 @@ class Reader:
             column = train.columns[j]
             lost = rows & False if train.missing is None else train.missing[:, j]
             mine, touched = lost & rows, touched | (lost & rows)
+            self.open[mine, j] = False
             if column.categories is not None:
                 cells = slice(column.start, column.stop)
                 self.centre[mine, cells] = np.eye(len(column.categories))[0]

@@ -67,7 +67,7 @@ def certificate_of(run: CertifiedRun, source: Mapping[str, Any] | None = None) -
     with ctx.workprec(checker.BITS):
         problem, tests = checker.problem_of(claim, grid, split)
         checker.check_size(problem, problem.ends + len(tests.w) * (2 if numbers else 1))
-        maker = _Maker(problem)
+        maker = Maker(problem)
         ranges, proven = maker.ranges()
         claims = maker.claims(proven, tests, numbers=numbers)
     return Made(claim, {**grid, **ranges, **claims}, len(np.unique(claims["claim_rows"])), len(tests.w))
@@ -109,7 +109,7 @@ def claim_of(
     return claim
 
 
-class _Maker:
+class Maker:
     """Ranges and multipliers for a problem of the checker's."""
 
     def __init__(self, exact: checker.Problem) -> None:
@@ -170,7 +170,7 @@ class _Maker:
             stops = np.cumsum([len(low) for low, _ in _pairs(z)]).tolist()
             for start, stop in pairwise([0, *stops]):
                 some = a[start:stop], own[start:stop]
-                given += [self._multipliers(z, sign * some[0], some[1], sign) for sign in (-1.0, 1.0)]
+                given += [self.multipliers(z, sign * some[0], some[1], sign) for sign in (-1.0, 1.0)]
             arrays |= {f"range_{name}": np.concatenate([one[name] for one in given]) for name in given[0]}
             proven, failures = checker.Under(self.exact, ends, self.tilt).proven(ends, self._given(arrays, "range"))
             if not failures:
@@ -189,7 +189,7 @@ class _Maker:
         rows, signs = np.arange(len(x)), np.where(score > 0, 1, -1)
         if numbers:
             rows, signs = np.repeat(rows, 2), np.tile([1, -1], len(x))
-        by = self._multipliers(z, -signs[:, None] * x[rows], np.full(len(rows), -1, dtype=np.intp), 1.0)
+        by = self.multipliers(z, -signs[:, None] * x[rows], np.full(len(rows), -1, dtype=np.intp), 1.0)
         given = self._given({f"claim_{name}": array for name, array in by.items()}, "claim")
         reach, k = tests.reach(under.far), self.exact.unit.k
         values = [
@@ -211,7 +211,7 @@ class _Maker:
     def _names(self) -> list[str]:
         return ["u", "lam", *(f"dirty{g}" for g in range(len(self.exact.groups)))]
 
-    def _multipliers(self, z: Ranges, a: Array, own: Index, sign: float) -> dict[str, Array]:
+    def multipliers(self, z: Ranges, a: Array, own: Index, sign: float) -> dict[str, Array]:
         """Good ones, of all queries."""
         table = self.problem.table
         dual = Dual(table, self.problem.loss, z, self.problem.tau, 3)

@@ -1,0 +1,310 @@
+"""What a threat leaves of the data: a range for every cell, and the labels that a row may have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.check.ranges import ONE, Range
+from mibp_cert.data import Column, Dataset
+from mibp_cert.errors import UnsupportedOperation
+
+Plain = Mapping[str, Any]
+Mask = NDArray[np.bool_]
+
+
+ENTRIES: dict[str, set[str]] = {
+    "nothing": set(),
+    "all": {"threats"},
+    "where": {"threat", "when", "rows", "condition"},
+    "budget": {"threat", "rows", "cells"},
+    "linf": {"eps", "rows", "columns", "clip", "relative"},
+    "l1": {"eps", "rows", "columns", "relative"},
+    "l2": {"eps", "rows", "columns", "relative"},
+    "rounded": {"to", "columns"},
+    "monotone": {"up", "down", "columns"},
+    "target-noise": {"eps"},
+    "any-category": {"columns", "among"},
+    "confusable": {"column", "pairs"},
+    "shift": {"column", "by", "among"},
+    "missing": {"columns", "marker"},
+    "label-flips": {"at_most", "source", "target"},
+}
+"""The threats that are known, and what each may say of itself."""
+
+
+class NotProven(Exception):
+    """The first thing that could not be proven, in words."""
+
+
+def refuse(what: str) -> UnsupportedOperation:
+    return UnsupportedOperation(f"The checker of steps knows no {what}; nothing is proven of this run.")
+
+
+def part_of(name: str, arrays: Plain, plain: Plain) -> Dataset:
+    """The rows of one part of the data, as they are claimed."""
+    if f"{name}_weights" in arrays:
+        raise refuse("weights of rows")
+    x, y, targets = arrays[f"{name}_x"], arrays[f"{name}_y"], arrays.get(f"{name}_targets")
+    columns, target = tuple(map(_column, plain["columns"])), plain["target"]
+    n, d = x.shape
+    tiled = [0, *(c.stop for c in columns)] == [*(c.start for c in columns), d]
+    floats = [x] if targets is None else [x, targets]
+    shapes = y.shape == (n,) and (targets is None or targets.shape == (n, 1))
+    if not n or not tiled or not shapes or any(array.dtype != np.float64 for array in floats):
+        raise NotProven("rows, labels and columns of the data do not fit together")
+    target = None if target is None else _column(target)
+    return Dataset(x, y, tuple(plain["classes"]), columns, arrays.get(f"{name}_missing"), targets, target)
+
+
+def _column(record: Plain) -> Column:
+    found: dict[str, Any] = dict(record)
+    for end, free in (("low", -math.inf), ("high", math.inf)):
+        found[end] = free if found[end] is None else found[end]
+    if found["categories"] is not None:
+        found["categories"] = tuple(found["categories"])
+    if not 0 < found["scale"] < math.inf or not math.isfinite(found["shift"]):
+        raise NotProven(f"the column {found['name']!r} has no scale")
+    return Column(**found)
+
+
+class Data:
+    """The data that a threat leaves: a range for every cell, and a set of labels or a range of targets for every row.
+
+    With `x` the encoded cell, `v = x·scale + shift` its value, and amounts in the units of values:
+
+    - `linf`, `l1`, `l2`, `rounded` (half of `to`), `monotone`: `x` moves by at most `amount/scale` down and up, for `relative` by
+      `amount·|v|/scale`; of a scaled column by `2^−50·(|x| + that)` more, which covers what encoding a value rounds (each time at
+      most `3·2^−53` of the feature). `clip`: `x` stays between the ends, encoded. Several of these add up;
+    - `any-category`, `confusable`, `shift`: one of the categories named, or the reported one; `label-flips`: of the labels;
+    - `missing`: any number between the encoded ends of the valid range (if there is none, those of the known values), or any
+      category but the marker, whatever else the threat says about that cell;
+    - `target-noise`: the targets, as `linf`; `where`: only in rows that meet the condition; `all`: at once;
+    - `budget`: without its limit, which allows more datasets; a limit of 0 allows none. `nothing`: as encoded.
+    """
+
+    def __init__(self, data: Dataset, threat: Plain) -> None:
+        self.data, n = data, len(data.x)
+        self.x = Range.of(data.x, data.x)
+        self.labels = np.arange(len(data.classes)) == data.y[:, None]
+        self.targets = None if data.targets is None else Range.of(data.targets, data.targets)
+        self.unknown: dict[int, tuple[Mask, Any]] = {}
+        """Of a column: the rows without a value, and what it may be: features, or categories."""
+        self.chosen = {j: data.x[:, c.start : c.stop] == 1.0 for j, c in enumerate(data.columns) if c.categorical}
+        """Of a categorical column: the categories that each row may have."""
+        self._widen(threat, np.ones(n, dtype=bool))
+        lost = np.zeros((n, len(data.columns)), dtype=bool)
+        for j, (rows, values) in self.unknown.items():
+            lost[rows, j], place = True, data.columns[j].start
+            if j in self.chosen:
+                self.chosen[j][rows] = np.isin(np.arange(self.chosen[j].shape[1]), values)
+            else:
+                ends = Range.of(min(values), max(values))
+                self.x.low[rows, place], self.x.high[rows, place] = ends.low[()], ends.high[()]
+        for j, allowed in self.chosen.items():
+            several, own = allowed.sum(axis=1) > 1, slice(data.columns[j].start, data.columns[j].stop)
+            changed = several | lost[:, j]
+            if not allowed[changed].any(axis=1).all():
+                raise NotProven("the threat leaves no category for some cell")
+            self.x.low[changed, own] = (allowed & ~several[:, None])[changed].astype(object) * ONE
+            self.x.high[changed, own] = allowed[changed].astype(object) * ONE
+        self._check(lost)
+
+    def _check(self, lost: Mask) -> None:
+        if self.data.missing is not None and (self.data.missing & ~lost).any():
+            raise NotProven("the threat says nothing about some values that are missing")
+        if self.targets is None and not self.labels.any(axis=1).all():
+            raise NotProven("some row has a label that is no class")
+        for cells in (self.x, self.targets):
+            if cells is not None and not (cells.low <= cells.high).all():
+                raise NotProven("the threat leaves no value for some cell")
+
+    def _widen(self, threat: Plain, rows: Mask) -> None:
+        """Allow what a threat allows in these rows."""
+        kind, named = threat["kind"], threat.get("columns")
+        if kind not in ENTRIES:
+            raise refuse(f"threat of the kind {kind!r}")
+        if odd := sorted(threat.keys() - ENTRIES[kind] - {"kind"}):
+            raise refuse(f"entry {odd[0]!r} of the threat {kind!r}")
+        match kind:
+            case "all":
+                for part in threat["threats"]:
+                    self._widen(part, rows)
+            case "where":
+                when = threat["when"] if "when" in threat else {"rows": threat["rows"]}
+                if "when" in threat and "rows" in threat:
+                    raise refuse("threat with two conditions")
+                self._widen(threat["threat"], rows & self._holds(when))
+            case "budget":
+                if threat.get("rows") != 0 and threat.get("cells") != 0:
+                    self._widen(threat["threat"], rows)
+            case "linf" | "l1" | "l2":
+                given = threat.get("rows")
+                rows = rows if given is None else rows & self._mask(given)
+                for place, (j, amount) in enumerate(self._amounts(threat["eps"], named)):
+                    ends = _ends(threat.get("clip"), place)
+                    self._move(j, amount, amount, rows, relative=threat.get("relative", False), clip=ends)
+            case "rounded":
+                for j, amount in self._amounts(threat["to"], named):
+                    self._move(j, amount / 2, amount / 2, rows)
+            case "monotone":
+                ups, downs = (self._amounts(threat.get(end, 0.0), named) for end in ("up", "down"))
+                for (j, up), (_, down) in zip(ups, downs, strict=True):
+                    self._move(j, down, up, rows)
+            case "target-noise":
+                if self.targets is None or self.data.targets is None:
+                    raise NotProven("the threat is about targets, and the data have none")
+                column, eps = self.data.target or Column("target", 0, 1), _amount(threat["eps"])
+                _move(self.targets, self.data.targets[:, 0], 0, column, eps, eps, rows)
+            case "any-category" | "confusable" | "shift":
+                self._choose(threat, rows)
+            case "missing":
+                self._miss(threat.get("marker"), named, rows)
+            case "label-flips":
+                given = [threat.get(side) for side in ("source", "target")]
+                some, others = (self.data.number(self.data.classes if side is None else side) for side in given)
+                if threat.get("at_most") != 0:
+                    to = np.isin(np.arange(len(self.data.classes)), others)
+                    self.labels |= (rows & np.isin(self.data.y, some))[:, None] & to
+
+    def _move(self, j: int, down: Fraction, up: Fraction, rows: Mask, **how: Any) -> None:
+        """Threats about numbers: how far they move in one column."""
+        column = self.data.columns[j].expect(False, ": the threat is about numbers")
+        _move(self.x, self.data.x[:, column.start], column.start, column, down, up, rows, **how)
+
+    def _choose(self, threat: Plain, rows: Mask) -> None:
+        """Threats about categories: what may stand for each reported one."""
+        kind, among = threat["kind"], threat.get("among")
+        for j in self._columns(threat["columns" if kind == "any-category" else "column"]):
+            column = self.data.columns[j].expect(True, ": the threat is about categories")
+            order = list(map(column.number, (column.categories or ()) if among is None else among))
+            if kind == "any-category":
+                options = dict.fromkeys(range(column.stop - column.start), order)
+            elif kind == "shift":
+                by = threat["by"]
+                options = {k: order[i + by : i + by + 1] for i, k in enumerate(order) if i + by >= 0}
+            else:
+                options = {
+                    column.number(k): list(map(column.number, names)) for k, names in dict(threat["pairs"]).items()
+                }
+            reported = self.data.x[:, column.start : column.stop].argmax(axis=1)
+            for row in np.flatnonzero(rows & np.isin(reported, list(options))):
+                if self.chosen[j][row].sum() > 1:
+                    raise refuse("two threats about one category")
+                self.chosen[j][row, [reported[row], *options[reported[row]]]] = True
+
+    def _miss(self, marker: Any, named: Any, rows: Mask) -> None:
+        """Missing values: where they are, and what they may be."""
+        for j in range(len(self.data.columns)) if named is None else self._columns(named):
+            column, x, lost = self.data.columns[j], self.data.x, np.zeros(len(rows), dtype=bool)
+            names = column.categories
+            if marker is None and self.data.missing is not None:
+                lost = self.data.missing[:, j]
+            elif names is not None and marker in names:
+                lost = x[:, column.start + names.index(marker)] == 1.0
+            elif names is None and isinstance(marker, int | float):
+                lost = x[:, column.start] == column.to_feature(marker)
+            lost = lost & rows
+            if not lost.any():
+                continue
+            if j in self.unknown:
+                raise refuse("two threats about missing values of one column")
+            ends = column.to_feature([column.low, column.high]) if names is None else np.zeros(0)
+            values = [k for k, name in enumerate(names or ()) if marker is None or name != marker]
+            known = (ends if np.isfinite(ends).all() else x[~lost, column.start]).tolist()
+            self.unknown[j] = lost, known if names is None else values
+
+    def _columns(self, named: Any) -> list[int]:
+        """Columns by name, by number, or by a mask."""
+        named = named if isinstance(named, list) else [named]
+        if named and all(isinstance(name, bool) for name in named):
+            return [j for j, (_, picked) in enumerate(zip(self.data.columns, named, strict=True)) if picked]
+        return list(dict.fromkeys(self.data.column(name) for name in named))
+
+    def _amounts(self, given: Any, named: Any) -> list[tuple[int, Fraction]]:
+        """The numeric columns that are meant, each with its amount."""
+        by_column = {self.data.column(k): v for k, v in given.items()} if isinstance(given, Mapping) else None
+        if named is not None:
+            picked = self._columns(named)
+        else:
+            picked = list(by_column or [j for j, c in enumerate(self.data.columns) if not c.categorical])
+        if by_column is not None:
+            if not by_column.keys() <= set(picked):
+                raise NotProven("the threat has amounts for columns that it does not name")
+            given = [by_column.get(j, 0.0) for j in picked]
+        every = given if isinstance(given, list) else [given] * len(picked)
+        return list(zip(picked, map(_amount, every), strict=True))
+
+    def _mask(self, rows: Any) -> Mask:
+        """Rows by their numbers, or as a mask."""
+        found, given = np.zeros(len(self.data.x), dtype=bool), np.asarray(rows)
+        fits = given.shape == found.shape if given.dtype == bool else not given.size or given.min() >= 0
+        if not fits:
+            raise NotProven("the threat names rows that there are not")
+        found[given if given.size else []] = True
+        return found
+
+    def _holds(self, when: Plain) -> Mask:
+        """The rows, as they are encoded, that meet a condition; a missing value meets no comparison."""
+        if len(when) != (3 if "column" in when else 1):
+            raise refuse(f"condition {when!r}")
+        match when:
+            case {"rows": rows}:
+                return self._mask(rows)
+            case {"label": names}:
+                return np.isin(self.data.y, self.data.number(names))
+            case {"not": inner}:
+                return ~self._holds(inner)
+            case {"and": [first, second]}:
+                return self._holds(first) & self._holds(second)
+            case {"or": [first, second]}:
+                return self._holds(first) | self._holds(second)
+            case {"column": name, "is": sign, "value": value}:
+                j = self.data.column(name)
+                column, known = self.data.columns[j], True if self.data.missing is None else ~self.data.missing[:, j]
+                if column.categorical:
+                    x, value = self.data.x[:, column.start + column.number(value)], 1.0
+                else:
+                    x, value = self.data.x[:, column.start], float(column.to_feature(value))
+                signs = {"==": x == value, "!=": x != value, ">=": x >= value, ">": x > value, "<=": x <= value}
+                return np.asarray((signs | {"<": x < value})[sign] & known)
+        raise refuse(f"condition {when!r}")
+
+
+def _amount(value: Any) -> Fraction:
+    """A finite number that is at least 0, exactly."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        raise NotProven(f"an amount of the threat is {value!r}")
+    return Fraction(value)
+
+
+def _ends(clip: Any, place: int) -> list[Any]:
+    """The valid range of the column at this place among those meant; None: open."""
+    return [None, None] if clip is None else [end[place] if isinstance(end, list) else end for end in clip]
+
+
+def _move(
+    cells: Range, x: Any, place: int, column: Column, down: Fraction, up: Fraction, rows: Mask, **how: Any
+) -> None:
+    """Move the ends of one column of cells, whose features are `x`, by at most so much; see `Data`."""
+    scale, shift = Fraction(column.scale), Fraction(column.shift)
+    ends = [None if end is None else Fraction(float(column.to_feature(end))) for end in how.get("clip", (None, None))]
+    for row in np.flatnonzero(rows):
+        value = Fraction(float(x[row]))
+        share = abs(value * scale + shift) if how.get("relative") else Fraction(1)
+        reach = [amount * share / scale for amount in (down, up)]
+        if column.scaled:
+            reach = [r and r + (abs(value) + r) / 2**50 for r in reach]
+        first, last = value - reach[0], value + reach[1]
+        if (ends[0] is not None and value < ends[0]) or (ends[1] is not None and value > ends[1]):
+            raise NotProven("some value is outside of the valid range that the threat names")
+        first = first if ends[0] is None else max(first, ends[0])
+        last = last if ends[1] is None else min(last, ends[1])
+        move = Range.of(first - value, last - value)
+        cells.low[row, place] += move.low[()]
+        cells.high[row, place] += move.high[()]
