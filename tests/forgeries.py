@@ -50,11 +50,10 @@ def _narrower(part: int, end: str) -> Callable[[Plain, Arrays, Any], None]:
     def done(plain: Plain, arrays: Arrays, rng: Any) -> None:
         low, high = arrays[f"low{part}"], arrays[f"high{part}"]
         wide = np.flatnonzero(high - low > 1e-6)
-        i, share = rng.choice(wide), rng.uniform(0.1, 0.45)
-        if end == "low":
-            low[i] = _grid(low[i] + share * (high[i] - low[i]))
-        else:
-            high[i] = _grid(high[i] - share * (high[i] - low[i]))
+        i, share = rng.choice(wide), rng.uniform(0.75, 0.95)
+        middle = arrays["c"][i] if part == 0 else 0.5 * (low[i] + high[i])
+        which = low if end == "low" else high
+        which[i] = _grid(which[i] + share * (middle - which[i]))
 
     return done
 

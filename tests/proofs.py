@@ -29,7 +29,7 @@ def small(loss: str, name: str, rows: int = 8) -> Split:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What real fits on datasets of a threat are: the checker's problem, and ranges that hold all of these fits, and little more."""
+    """Real fits on datasets of a threat, the checker's problem, and ranges that hold these fits, and little more."""
 
     problem: Any
     ranges: Any
@@ -51,7 +51,11 @@ def known(data: Any, threat: Any, model: Fitted, samples: int = 30) -> Known:
     scores, design, weight = scores[:, :n][:, keep[:n]], design[:, :n][:, keep[:n]], weight[:, :n][:, keep[:n]]
     target = y[:, :n, step.column][:, keep[:n]]
     exact, rows = problem.unit.exact, problem.rows
-    middle, most, (low_y, high_y) = floats(rows.x, problem), floats(rows.r, problem), (floats(end, problem) for end in rows.y)
+    middle, most, (low_y, high_y) = (
+        floats(rows.x, problem),
+        floats(rows.r, problem),
+        (floats(end, problem) for end in rows.y),
+    )
     far = np.abs(theta).max(axis=0)
     for piece in rows.pieces:
         vectors = [piece.radii] if piece.vectors is None else piece.vectors
@@ -104,7 +108,7 @@ def beyond(found: Known, seed: int = 0, module: Any = checker) -> float:
 
 
 def above(found: Known, seed: int = 0, module: Any = checker, draws: int = 60) -> float:
-    """How far a row's share of (1) is above its line, at most, at ends of scores, targets and parameters with the noise at its worst."""
+    """How far a row's share of (1) is above its line, at most: at ends of scores, targets and parameters, the noise at its worst."""
     rng, problem = np.random.default_rng(seed), found.problem
     with ctx.workprec(module.BITS):
         exact, rows, (n, p) = problem.unit.exact, problem.rows, problem.rows.x.shape

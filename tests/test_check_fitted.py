@@ -57,17 +57,37 @@ RULES: dict[str, tuple[str, str, str, str]] = {
     "wrong sign of p": ("hat[i, j] += r * rho", "hat[i, j] -= r * rho", "cross-entropy", "linf"),
     "chord forgotten": ("-(-(r * gap) >> 1)", "0 * r", "squared-error", "linf"),
     "kink forgotten": ("if not (s < low or s > high)]", "if False]", "squared-hinge", "labels"),
-    "stationary points forgotten": ('if self.loss == "cross-entropy" and omega and', "if False and", "cross-entropy", "linf"),
+    "stationary points forgotten": (
+        'if self.loss == "cross-entropy" and omega and',
+        "if False and",
+        "cross-entropy",
+        "linf",
+    ),
     "top-k one short": ("[: group.most]", "[: group.most - 1]", "cross-entropy", "labels"),
     "rows that go cost nothing": ("if not group.goes:", "if True:", "cross-entropy", "removed"),
     "own noise forgotten": ("plus[own], a = sign << (2 * k), 0 * a", "pass", "cross-entropy", "linf"),
     "spread of psi forgotten": ("rows.w * (listed(high) - listed(low))", "0 * rows.w", "cross-entropy", "linf"),
-    "spread of the parameters forgotten": ("box[0] + box[1], box[1] - box[0]", "box[0] + box[1], 0 * box[0]", "squared-error", "linf"),
-    "lower corner of the box": ("np.maximum(coef * self.box[0]", "np.minimum(coef * self.box[0]", "cross-entropy", "linf"),
+    "spread of the parameters forgotten": (
+        "box[0] + box[1], box[1] - box[0]",
+        "box[0] + box[1], 0 * box[0]",
+        "squared-error",
+        "linf",
+    ),
+    "lower corner of the box": (
+        "np.maximum(coef * self.box[0]",
+        "np.minimum(coef * self.box[0]",
+        "cross-entropy",
+        "linf",
+    ),
     "one vector for all": ("-(-max(over(at)) >> 1)", "-(-over(at)[0] >> 1)", "cross-entropy", "any category"),
     "ellipsoid without its curvature": ("- (-(nu * (one * one + b @ b)) // 2)", "", "cross-entropy", "l2 of some rows"),
     "penalties forgotten": ("(problem.alpha * u << k)", "0 * u", "cross-entropy", "linf"),
-    "targets not in doubt": ("dict.fromkeys((rows.y[0][i], rows.y[1][i]))", "(rows.y[0][i],)", "squared-error", "targets"),
+    "targets not in doubt": (
+        "dict.fromkeys((rows.y[0][i], rows.y[1][i]))",
+        "(rows.y[0][i],)",
+        "squared-error",
+        "targets",
+    ),
 }
 
 
