@@ -108,7 +108,7 @@ def beyond(found: Known, seed: int = 0, module: Any = checker) -> float:
 
 
 def above(found: Known, seed: int = 0, module: Any = checker, draws: int = 60) -> float:
-    """How far a row's share of (1) is above its line, at most: at ends of scores, targets and parameters, the noise at its worst."""
+    """How far a row is above its line, at most: at ends of scores, targets and parameters, with the noise at its worst."""
     rng, problem = np.random.default_rng(seed), found.problem
     with ctx.workprec(module.BITS):
         exact, rows, (n, p) = problem.unit.exact, problem.rows, problem.rows.x.shape
