@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def main() -> None:
         marks.append(time.perf_counter())
         found = mc.check_certificate(path, split)
         marks.append(time.perf_counter())
-        seconds = " ".join(f"{b - a:7.1f}" for a, b in zip(marks, marks[1:], strict=False))
+        seconds = " ".join(f"{b - a:7.1f}" for a, b in pairwise(marks))
         told = "proven" if not found.failures else f"NOT PROVEN: {found.failures[:2]}"
         total[2] += bool(found.failures)
         certificate, wrong = read_certificate(path), []
@@ -114,10 +115,8 @@ def main() -> None:
                 total[1] += 1
             else:
                 wrong.append(kind)
-        print(
-            f"{name:30s} {found.rows:4d} {found.claims:6d} of {found.tests:5d} {seconds} {path.stat().st_size / 1e6:4.1f}  {told} {wrong}",
-            flush=True,
-        )
+        sizes = f"{found.rows:4d} {found.claims:6d} of {found.tests:5d}"
+        print(f"{name:30s} {sizes} {seconds} {path.stat().st_size / 1e6:4.1f}  {told} {wrong}", flush=True)
     print(f"{total[1]} of {total[0]} forgeries refused; {total[2]} honest certificates refused.")
 
 
