@@ -18,6 +18,7 @@ import numpy as np
 from flint import ctx
 from scipy import sparse
 
+from mibp_cert.certify.request import with_missing
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.check import fitted as checker
 from mibp_cert.check.doubt import Piece
@@ -92,6 +93,8 @@ def claim_of(
     if model.class_weight is not None:
         alone = replace(split.train, weights=None)
         weights = {str(name): float(w) for name, w in zip(alone.classes, model.weights(alone)[0], strict=True)}
+    if split.tested.missing is not None:
+        test_threat = with_missing(test_threat)
     claim = {
         "made_by": f"mibp-cert {version('mibp_cert')}",
         "data": {**(source or {}), "train_sha256": split.train.sha256, "test_sha256": split.tested.sha256},
