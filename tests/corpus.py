@@ -39,7 +39,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if os.environ.get("OPENBLAS_CORETYPE") == ENVIRONMENT["OPENBLAS_CORETYPE"]:
+    if ENVIRONMENT.items() <= os.environ.items():
         main()
     else:  # libraries read these when they are loaded
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ENVIRONMENT})
