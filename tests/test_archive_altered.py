@@ -13,7 +13,8 @@ import mibp_cert as mc
 from archives import QUICK, copy_of, flip_bit, request, truncate
 from mibp_cert.errors import UserError
 from mibp_cert.store import archive
-from mibp_cert.store.archive import opened, unpack
+from mibp_cert.store.archive import opened
+from mibp_cert.store.npz import unpack
 from mibp_cert.store.verify import verify
 
 
@@ -93,8 +94,9 @@ def test_two_processes_do_not_share_a_folder(finished: Path, tmp_path: Path) -> 
     kept = opened(folder / "run.json")["description"]
     first = archive.Archive(folder, kept, unpack((folder / "data.npz").read_bytes()), resume=True)
     try:
+        (folder / "result.json").unlink()
         with pytest.raises(UserError, match="Another process is working"):
-            mc.load_run(folder)
+            mc.resume_run(folder)
     finally:
         first.close()
 

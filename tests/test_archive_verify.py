@@ -12,7 +12,8 @@ import mibp_cert as mc
 from archives import CASES, QUICK, copy_of, request, rewrite, small
 from mibp_cert.errors import UserError
 from mibp_cert.store import archive, second, stored_request
-from mibp_cert.store.archive import digest, opened, pack, read_step, sealed, unpack
+from mibp_cert.store.archive import digest, opened, pack, read_step, sealed
+from mibp_cert.store.npz import unpack
 from mibp_cert.store.verify import AuditSettings, verify
 
 

@@ -31,7 +31,8 @@ from mibp_cert.check.steps import Proof, prove_steps
 from mibp_cert.data import Dataset, Recipe
 from mibp_cert.errors import UnsupportedOperation
 from mibp_cert.nets import LeakyReLU, Linear, Network, ReLU, Sigmoid, Softplus, Tanh, batch_plan, learning_rates
-from mibp_cert.store.archive import opened, read_chain, read_request, read_step, unpack
+from mibp_cert.store.archive import opened, read_chain, read_request, read_step
+from mibp_cert.store.npz import unpack
 from mibp_cert.threats import column, label_is
 from oracles import mp
 

@@ -22,7 +22,8 @@ from mibp_cert.errors import UserError
 from mibp_cert.fitted import REGRESSIONS, SCORE_LOSSES, RandomFeatures
 from mibp_cert.fitted import engine as fitted_engine
 from mibp_cert.store import refit, stored_request
-from mibp_cert.store.archive import digest, opened, pack, read_step, sealed, unpack
+from mibp_cert.store.archive import digest, opened, pack, read_step, sealed
+from mibp_cert.store.npz import unpack
 from mibp_cert.store.second import BITS, balls
 from mibp_cert.store.verify import AuditSettings, verify
 
@@ -314,7 +315,7 @@ def test_run_directories_of_fitted_models_on_the_command_line(
     assert "at the minimum" in invoke("resume", folder, "--json", second)
     assert json.loads(Path(first).read_text()) == json.loads(Path(second).read_text())
     invoke("report", folder)
-    assert "at the minimum" in (tmp_path / "run" / "report.html").read_text()
+    assert "at the minimum" in (tmp_path / "run.html").read_text()
     told = invoke("verify", folder, "--points", "1", "--parameters", "1")
     assert "minimisers of 4 datasets enclosed in ball arithmetic" in told
     assert "step 1" not in told

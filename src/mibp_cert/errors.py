@@ -6,9 +6,17 @@ sentence and exits with status 2) and `SoundnessError` (a bound is NaN, infinite
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mibp_cert.visible import visible
+
 
 class MibpCertError(Exception):
-    """Base class of every error this package raises on purpose."""
+    """Base class of every error this package raises on purpose. Names from data that are in it do nothing to a terminal."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class UserError(MibpCertError, ValueError):
@@ -34,3 +42,19 @@ class Diverged(SoundnessError):
     def __init__(self, words: str, enough: float | None = None) -> None:
         super().__init__(words)
         self.enough = enough
+
+
+MISFITS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""What Python raises for values of another kind, shape or key than it was told of."""
+
+
+@contextmanager
+def fitting(what: str) -> Iterator[None]:
+    """Where plain data become objects: what does not fit is one sentence about `what`, not our error."""
+    try:
+        yield
+    except MibpCertError:
+        raise
+    except MISFITS as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{what} is not what this version writes ({said[:200]}); make the run again.") from None

@@ -25,7 +25,7 @@ from mibp_cert.certify.run import CertifiedRun, EpochRecord
 from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.engines import Box, Engine, Inputs, ParameterSet, StepReport
 from mibp_cert.engines.rounding import Array
-from mibp_cert.errors import Diverged, SoundnessError
+from mibp_cert.errors import Diverged, SoundnessError, fitting
 from mibp_cert.fitted import Fitted
 from mibp_cert.nets import Network, Training
 from mibp_cert.threats import Threat
@@ -44,6 +44,8 @@ class Callbacks:
     on_step: Callable[[int, int], None] = lambda done, total: None
     on_epoch: Callable[[EpochRecord], None] = lambda record: None
     on_stage: Callable[[str], None] = lambda name: None
+    on_note: Callable[[str], None] = lambda sentence: None
+    """What happened on the way, such as files that were mended."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,9 @@ class _Loop:
         if kept is None:
             answers = self._answer(bounds, theta, chosen.record.steps, diverged)
         else:
-            answers = Answers.of_arrays(kept, self.request.prediction)
+            with fitting("The result"):
+                answers = Answers.of_arrays(kept, self.request.prediction)
+                answers.check(self.request.data.test, self.parameters)
         run = CertifiedRun(
             self.request,
             bounds,
@@ -239,7 +243,11 @@ class _Loop:
     def _kept(self, number: int) -> tuple[ParameterSet, Array]:
         assert self.keeper is not None
         arrays = self.keeper.load(number)
-        return self.engine.restore(arrays, self.members, self.plan.steps[number - 1]), arrays["trained"]
+        with fitting(f"The set after step {number}"):
+            state, trained = self.engine.restore(arrays, self.members, self.plan.steps[number - 1]), arrays["trained"]
+            if not state.lower.shape == state.upper.shape == trained.shape == self.plan.begin.shape:
+                raise ValueError("its parameters are others than the network's")
+        return state, trained
 
     def _with_bounds(self, chosen: State) -> tuple[ParameterSet, Array]:
         """The chosen set and model, read again where the run went on past it before it was interrupted."""

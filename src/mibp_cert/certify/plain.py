@@ -73,17 +73,35 @@ def dataset_of(name: str, arrays: Mapping[str, Any], plain: Mapping[str, Any]) -
     for array in found.values():
         if array is not None:
             array.setflags(write=False)
+    columns, classes = tuple(map(column_of, plain["columns"])), tuple(plain["classes"])
+    _check_arrays(found, columns, classes)
     return Dataset(
         arrays[f"{name}_x"],
         arrays[f"{name}_y"].astype(np.intp),
-        tuple(plain["classes"]),
-        tuple(map(column_of, plain["columns"])),
+        classes,
+        columns,
         found["missing"],
         found["targets"],
         None if plain["target"] is None else column_of(plain["target"]),
         found["index"],
         found["weights"],
     )
+
+
+def _check_arrays(found: Mapping[str, Any], columns: tuple[Column, ...], classes: tuple[Any, ...]) -> None:
+    """Raise `ValueError` for rows that no data set holds: who wrote the file may be anybody."""
+    n, features = found["x"].shape
+    shapes = {"x": (n, features), "missing": (n, len(columns)), "targets": (n, 1), "index": (n,), "weights": (n,)}
+    for key, array in found.items():
+        if array is None or (key == "y" and not classes):
+            continue
+        kinds, shape = {"y": "i", "missing": "b", "index": "iuU"}.get(key, "f"), shapes.get(key, (n,))
+        if array.dtype.kind not in kinds or array.shape != shape or (kinds == "f" and not np.isfinite(array).all()):
+            raise ValueError(f"{key} is no array of this shape and kind")
+    if classes and len(found["y"]) and not (found["y"].min() >= 0 and found["y"].max() < len(classes)):
+        raise ValueError("a label is none of the classes")
+    if columns and [column.start for column in columns] + [features] != [0, *(column.stop for column in columns)]:
+        raise ValueError("the columns are not those of the features")
 
 
 def arrays_of(name: str, part: Dataset) -> dict[str, Any]:

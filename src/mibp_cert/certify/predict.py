@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.data import Column, Dataset
+from mibp_cert.data import Column, Dataset, Task
 from mibp_cert.engines import Box, Engine, Inputs, ParameterSet, StepReport, Wanted
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import UserError
@@ -177,6 +177,26 @@ class Answers:
                 Interval(arrays["attack_low"], arrays["attack_high"]),
             )
         return cls(test, ranges, arrays.get("nominal"), found)
+
+    def check(self, test: Dataset | None, parameters: int) -> None:
+        """Raise `ValueError` for answers that are not about these test rows and so many parameters."""
+        n = 0 if test is None else len(test)
+        lengths = {len(part) for part in self._by_row()}
+        if lengths - {n} or (n and not lengths):
+            raise ValueError("there are not as many answers as test rows")
+        if test is not None and (self.test is None) == (test.task is Task.CLASSES):
+            raise ValueError("the answers are of another kind than the target")
+        if self.attack is not None and self.attack.theta.shape[1:] != (parameters,):
+            raise ValueError("the attack has other parameters than the network")
+
+    def _by_row(self) -> list[NDArray[Any]]:
+        """What there is one of for each test row."""
+        found: list[NDArray[Any]] = [] if self.nominal is None else [self.nominal]
+        if self.test is not None:
+            found += [getattr(self.test, name) for name in _CLASSES]
+        if self.test_ranges is not None:
+            found += [self.test_ranges.outputs.low, self.test_ranges.outputs.high]
+        return found
 
 
 def nominal_outputs(network: Network, theta: Array, x: Array) -> Array:

@@ -95,6 +95,11 @@ class Request:
 
     def check(self) -> None:
         """Raise `UserError` for what cannot be done."""
+        self.check_parts()
+        check_memory(self.network, self.train, self.threat, self.training, self.made)
+
+    def check_parts(self) -> None:
+        """Raise `UserError` for parts that do not fit each other."""
         train, made, predictor = self.train, self.made, self.predictor
         if train.features != self.network.features:
             raise UserError(
@@ -117,7 +122,6 @@ class Request:
             raise UserError(
                 f"The engine '{self.engine}' knows fitted models of one score; three or more classes are bounded by 'dual'."
             )
-        check_memory(self.network, train, self.threat, self.training, made)
 
     def _check_rows(self) -> None:
         """Rows come and go, and have weights, in the training data of fitted models alone."""

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer import Argument, Option
 
 from mibp_cert.cli import commands, studies
 from mibp_cert.cli.asked import Asked
 from mibp_cert.cli.check import check
 from mibp_cert.cli.doctor import doctor
+from mibp_cert.cli.ends import ended
 from mibp_cert.cli.names import NAMES, listed
 from mibp_cert.cli.reproduce import reproduce
-from mibp_cert.errors import MibpCertError, SoundnessError
 
 PANELS = {
     "data": "Your data",
@@ -185,8 +184,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-USER_MISTAKE, UNSOUND, INTERRUPTED = 2, 3, 130
-"""Exit statuses: a mistake in the request; bounds that are of no use (or a bug); Ctrl-C."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -210,17 +207,5 @@ for _command in (commands.resume, commands.report, commands.verify, check, repro
 
 
 def main() -> None:
-    """Entry point: a mistake is one sentence and exit status 2, bounds of no use are 3, Ctrl-C is 130; never a traceback."""
-    try:
-        app()
-    except MemoryError:
-        said = (
-            "there is not enough memory for this: use fewer rows (--sample), doubt fewer columns, or raise the limit."
-        )
-        Console(stderr=True).print(f"mibp-cert: {said}", style="red", soft_wrap=True, highlight=False, markup=False)
-        sys.exit(USER_MISTAKE)
-    except MibpCertError as error:
-        Console(stderr=True).print(f"mibp-cert: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
-        if isinstance(error, commands.Interrupted):
-            sys.exit(INTERRUPTED)
-        sys.exit(UNSOUND if isinstance(error, SoundnessError) else USER_MISTAKE)
+    """Entry point: every way to end has a status of its own (`cli.ends`)."""
+    sys.exit(ended(app))

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 
 from mibp_cert.certify import CertifiedRun
 from mibp_cert.cli.asked import Asked
@@ -19,6 +18,7 @@ from mibp_cert.engines import DEFAULT, engine_named
 from mibp_cert.fitted import Fitted
 from mibp_cert.fitted.model import ONE_VERSUS_REST
 from mibp_cert.job import Job
+from mibp_cert.report.console import Terminal
 from mibp_cert.studies.blame import Blame
 from mibp_cert.studies.choose import UNPROVEN
 from mibp_cert.studies.parts import threats_in
@@ -44,7 +44,7 @@ class Next:
     command: str
 
 
-def tell(console: Console, ways: Iterable[Next]) -> None:
+def tell(console: Terminal, ways: Iterable[Next]) -> None:
     """Each command in a line of its own, below what it is good for."""
     for way in islice(ways, MOST):
         console.print(f"Next, {way.words}:\n  {way.command}", highlight=False)

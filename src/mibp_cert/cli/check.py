@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
 from typer import Argument, Exit, Option
 
 from mibp_cert.cli.commands import interruptible, new_console
+from mibp_cert.report.console import Terminal
 
 if TYPE_CHECKING:
     from mibp_cert.certify import CertifiedRun
@@ -33,7 +33,7 @@ def check(
     read, console = read_certificate(certificate), new_console(quiet)
     plain: Any = read.plain.get("data")
     split = split_of(plain if isinstance(plain, dict) else {}, data, test_file)
-    with Console(stderr=True, quiet=quiet).status("checking") as status:
+    with Terminal(stderr=True, quiet=quiet).status("checking") as status:
         found = prove(read, split, hear=lambda what: status.update(f"checking {what}"))
     if found.failures:
         more = "" if len(found.failures) <= SHOWN else f", and {len(found.failures) - SHOWN} more"
@@ -66,11 +66,11 @@ def words(plain: dict[str, Any], split: Split, found: Any) -> list[str]:
     return said
 
 
-def write_certificate(console: Console, run: CertifiedRun, path: Path, source: dict[str, Any]) -> None:
+def write_certificate(console: Terminal, run: CertifiedRun, path: Path, source: dict[str, Any]) -> None:
     """Seek the proof that the checker follows, and write it."""
     from mibp_cert.store.certificate import certificate_of
 
-    with interruptible("no certificate was written."), Console(stderr=True, quiet=console.quiet).status("certificate"):
+    with interruptible("no certificate was written."), Terminal(stderr=True, quiet=console.quiet).status("certificate"):
         made = certificate_of(run, source)
         made.write(path)
     what = "ranges of" if run.test is None else "certified classes of"

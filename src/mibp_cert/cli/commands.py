@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
 from typer import Argument, Exit, Option
 
 from mibp_cert.cli.asked import Asked
-from mibp_cert.errors import Diverged, MibpCertError, UserError
+from mibp_cert.cli.ends import MORE_MEMORY, Interrupted, OutOfMemory
+from mibp_cert.errors import Diverged, UserError
+from mibp_cert.report.console import Terminal
 
 if TYPE_CHECKING:
     from mibp_cert.certify import CertifiedRun
@@ -64,6 +67,7 @@ def certify(
     from mibp_cert.job import job_of
     from mibp_cert.report.progress import progress_bars, show_training
     from mibp_cert.report.terminal import columns_text, side_by_side
+    from mibp_cert.store.archive import keep_config
     from mibp_cert.store.certificate import claim_of
 
     if resume and run_dir is None:
@@ -91,7 +95,7 @@ def certify(
             kept = {} if folder is None else {"run_dir": folder, "resume": resume}
             run = job.run(name, show_training(progress, name, fit=isinstance(job.training, Fitted)), **kept)
         if folder is not None:
-            write_json(folder / "config.json", plain_config(job.config))
+            keep_config(folder, plain_config(job.config))
         runs.append(run)
         loss = _loss(run, parts, time.perf_counter() - began, quiet)
         ways = list(after_certify(config, job, run, split=loss is not None))
@@ -103,13 +107,15 @@ def certify(
     if len(runs) > 1:
         console.print(side_by_side(runs), soft_wrap=False)
     if witness is not None and run.attack is not None:
-        run.attack.save(witness)
+        with writing(witness):
+            run.attack.save(witness)
         console.print(f"Strongest attack dataset written to {witness}")
     if bounds is not None and not run.reached:
         gone = f"they diverged at step {run.diverged}, and the trained models may lie outside"
         console.print(f"Bounds of {run.engine} are not saved: {gone}.")
     elif bounds is not None:
-        run.save_bounds(bounds)
+        with writing(bounds):
+            run.save_bounds(bounds)
         console.print(f"Bounds of {run.engine} written to {bounds}")
 
 
@@ -125,13 +131,13 @@ def resume(run_dir: RunDir, report: Report = None, json_path: JsonPath = None, q
 
 def report(
     run_dir: RunDir,
-    out: Annotated[Path | None, Argument(help="HTML file; default report.html in the run directory.")] = None,
+    out: Annotated[Path | None, Argument(help="HTML file; default: beside the run directory, called like it.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write the report of a finished run as one HTML page."""
     from mibp_cert.store import load_run
 
-    path = out or run_dir / "report.html"
+    path = out or Path(f"{run_dir.resolve()}.html")
     run = load_run(run_dir)
     check_writable(path)
     write_report(new_console(quiet), path, run, stored_config(run_dir))
@@ -148,7 +154,7 @@ def verify(
     something could not be checked."""
     from mibp_cert.store import verify as audit
 
-    console = Console()
+    console = Terminal()
     with console.status("verifying") as status:
         found = audit.verify(run_dir, audit.AuditSettings(points, parameters, recompute, seed=seed), hear=status.update)
     for item in found:
@@ -169,7 +175,7 @@ def _loss(run: CertifiedRun, wanted: bool | None, seconds: float, quiet: bool) -
     asked = quick and not is_enough(run) if wanted is None else wanted
     if not asked or run.data.test is None or not run.reached:
         return None
-    with interruptible(), Console(stderr=True, quiet=quiet).status("each part alone") as status:
+    with interruptible(), Terminal(stderr=True, quiet=quiet).status("each part alone") as status:
         return loss_by_part(run, lambda words: status.update(f"each part alone: {words}"))
 
 
@@ -181,18 +187,16 @@ def _beside(path: Path | None, engine: str, job: Job) -> Path | None:
 # What is printed and written -------------------------------------------------------------------------------------------
 
 
-class Interrupted(MibpCertError):
-    """Ctrl-C; the workers have been ended."""
-
-
 @contextmanager
 def interruptible(kept: str = "nothing was written.", folder: Path | None = None) -> Iterator[None]:
-    """Turn Ctrl-C into a sentence about what is kept: the run in `folder`, if there is one."""
+    """Turn Ctrl-C, and too little memory, into a sentence about what is kept: the run in `folder`, if there is one."""
     try:
         yield
-    except KeyboardInterrupt:
-        if folder is not None:
-            kept = f"what was done is kept: go on with mibp-cert resume {folder}"
+    except (KeyboardInterrupt, MemoryError) as error:
+        if folder is not None and (folder / "run.json").exists():
+            kept = f"what was done is kept: go on with mibp-cert resume {quote(str(folder))}"
+        if isinstance(error, MemoryError):
+            raise OutOfMemory(f"{MORE_MEMORY}; {kept}") from None
         raise Interrupted(f"Interrupted; {kept}") from None
 
 
@@ -208,21 +212,39 @@ def advised(config: Asked, job: Job) -> Iterator[None]:
         raise Diverged(f"{error} Next, {way.words}: {way.command}") from None
 
 
-def new_console(quiet: bool = False) -> Console:
+def new_console(quiet: bool = False) -> Terminal:
     """Prints sentences as they are, one to a line; a table is printed with `soft_wrap=False`."""
-    return Console(quiet=quiet, soft_wrap=True, markup=False)
+    return Terminal(quiet=quiet, soft_wrap=True, markup=False)
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Refuse before any work is done."""
+    """Refuse before any work is done; nothing that is there is opened."""
     for path in filter(None, paths):
-        try:
-            existed = path.exists()
-            path.open("a").close()
-            if not existed:
-                path.unlink()
-        except OSError as error:
-            raise UserError(f"Cannot write {path}: {error.strerror}; choose another path.") from None
+        place = Path(os.path.realpath(path))
+        why = ""
+        if place.is_dir():
+            why = "it is a folder"
+        elif not place.parent.is_dir():
+            why = f"there is no folder {place.parent}"
+        elif not os.access(place if place.exists() else place.parent, os.W_OK):
+            why = "it is not writable"
+        elif not place.exists():
+            try:  # a disk that is read only, or a name that is too long
+                place.open("x").close()
+                place.unlink()
+            except OSError as error:
+                why = str(error.strerror)
+        if why:
+            raise UserError(f"Cannot write {path}: {why}; choose another path.")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """One sentence where a result cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"The result could not be written to {path}: {error.strerror or error}.") from None
 
 
 def write_json(path: Path | None, plain: Any) -> None:
@@ -232,22 +254,25 @@ def write_json(path: Path | None, plain: Any) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Put a file into place as a whole: readers see the old one or the new one."""
-    draft = path.with_name(f".{path.name}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        raise UserError(f"The result could not be written to {path}: {error.strerror}.") from None
+    """Put a file into place as a whole: readers see the old one or the new one. Where the user's own links lead, it goes."""
+    from mibp_cert.disk import write_safely
+
+    place, content = Path(os.path.realpath(path)), text.encode()
+    with writing(path):
+        if place.exists() and not place.is_file():  # a terminal, or a pipe
+            place.write_bytes(content)
+        else:
+            write_safely(place, content)
 
 
 def stored_config(folder: Path) -> Any:
     """The configuration that a run was made with, if it was kept with the run."""
-    path = folder / "config.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    from mibp_cert.store.archive import read_config
+
+    return read_config(folder)
 
 
-def tell_forecast(job: Job, console: Console) -> None:
+def tell_forecast(job: Job, console: Terminal) -> None:
     """What the work will take, where that is more than a few seconds or a gigabyte."""
     from mibp_cert.certify.forecast import free_memory, gib
     from mibp_cert.report.progress import duration
@@ -260,15 +285,15 @@ def tell_forecast(job: Job, console: Console) -> None:
         )
 
 
-def settled(job: Job, console: Console) -> Job:
+def settled(job: Job, console: Terminal) -> Job:
     """The job with its `C` chosen, where it was left open; the frontier is printed."""
     from mibp_cert.report.progress import lines
     from mibp_cert.report.terminal import choice_table
 
     if not job.open:
         return job
-    said = lines(Console(stderr=True, quiet=console.quiet))
-    with interruptible(), Console(stderr=True, quiet=console.quiet).status("choosing C") as status:
+    said = lines(Terminal(stderr=True, quiet=console.quiet))
+    with interruptible(), Terminal(stderr=True, quiet=console.quiet).status("choosing C") as status:
 
         def hear(c: float) -> None:
             status.update(f"choosing C on validation rows: {c:g}")
@@ -287,7 +312,7 @@ def settled(job: Job, console: Console) -> Job:
 
 
 def show(
-    console: Console,
+    console: Terminal,
     run: CertifiedRun,
     config: Any,
     files: Sequence[Path | None],
@@ -328,7 +353,7 @@ def show(
         write_report(console, page, run, config, answers=sentences, choice=choice, parts=loss, ways=ways)
 
 
-def write_report(console: Console, path: Path, run: CertifiedRun, config: Any, blame: Any = None, **more: Any) -> None:
+def write_report(console: Terminal, path: Path, run: CertifiedRun, config: Any, blame: Any = None, **more: Any) -> None:
     """The HTML page, with blame where the engine can say it; `more` goes to `html_report`."""
     from mibp_cert.report.html import html_report
     from mibp_cert.studies.blame import blame as ask
@@ -336,7 +361,7 @@ def write_report(console: Console, path: Path, run: CertifiedRun, config: Any, b
     some_open = run.test_ranges is not None or (run.test is not None and not run.test.certified.all())
     can = run.fitted is not None or run.request.made.keeps_symbols
     if blame is None and can and some_open and run.reached:
-        with Console(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
+        with Terminal(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
     text = html_report(run, words=run.threat.words(), blame=blame, configuration=config, **more)
     _write(path, text)

@@ -8,9 +8,9 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 
 import typer
-from rich.console import Console
 
 from mibp_cert.errors import MibpCertError
+from mibp_cert.report.console import Terminal
 
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "joblib", "python-flint", "pyscipopt", "highspy")
 EXTRAS = ("gurobipy", "torch", "distributed", "ray", "ucimlrepo")
@@ -23,7 +23,7 @@ def doctor(
     from mibp_cert.certify.forecast import free_memory
     from mibp_cert.solvers import SOLVERS
 
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     console.print(f"mibp-cert {version('mibp-cert')}, Python {platform.python_version()}, {platform.system()}")
     cores, free = os.cpu_count(), free_memory()
     console.print(f"{cores} cores, {free / 2**30:.1f} GiB of memory free")
@@ -44,7 +44,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _self_check(console: Console, solvers: list[str]) -> bool:
+def _self_check(console: Terminal, solvers: list[str]) -> bool:
     """Train a tiny model with every engine; bounds must nest, and the attack must stay inside."""
     import numpy as np
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
 from typer import Option
 
 from mibp_cert.cli.asked import Asked
@@ -24,6 +23,7 @@ from mibp_cert.cli.commands import (
     write_report,
 )
 from mibp_cert.errors import Diverged, UserError
+from mibp_cert.report.console import Terminal
 
 if TYPE_CHECKING:
     from mibp_cert.config import Config
@@ -89,7 +89,7 @@ def tolerance(
     job = replace(job, threat=whole)
     asked |= {"within": within, "select": job.select, "given": given}
     with interruptible(), console.status("bisection") as status:
-        said = lines(Console(stderr=True, quiet=quiet))
+        said = lines(Terminal(stderr=True, quiet=quiet))
 
         def hear(words: str) -> None:
             status.update(f"bisection: {words}")

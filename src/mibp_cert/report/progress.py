@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mibp_cert.certify import Callbacks
+from mibp_cert.report.console import Terminal
 
 FIRST = 5.0
 """Seconds until the first line."""
@@ -23,7 +24,7 @@ def progress_bars(quiet: bool, *, transient: bool = True) -> Progress:
     """Bars on the terminal that vanish when they are done if `transient`; nothing at all if `quiet`."""
     words = TextColumn("{task.description}", markup=False)
     columns = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=transient, disable=quiet)
+    return Progress(*columns, console=Terminal(stderr=True, quiet=quiet), transient=transient, disable=quiet)
 
 
 class TimeLeft:
@@ -132,4 +133,5 @@ def show_training(progress: Progress, engine: str, *, fit: bool = False) -> Call
         on_step,
         lambda record: None if fit else progress.update(steps, description=f"{engine}: epoch {record.epoch}"),
         on_stage,
+        lambda sentence: progress.console.print(sentence, markup=False, highlight=False, soft_wrap=True),
     )

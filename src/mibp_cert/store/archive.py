@@ -13,15 +13,14 @@ chain of hashes, so that a file that was cut short, altered or put there from an
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
@@ -29,67 +28,31 @@ from mibp_cert.certify.loop import Callbacks, StepRecord, certify
 from mibp_cert.certify.plain import weights_sha256
 from mibp_cert.certify.request import Request
 from mibp_cert.certify.run import CertifiedRun
+from mibp_cert.disk import (
+    STEPS,
+    check_files,
+    exists,
+    names_in,
+    opened_file,
+    read_file,
+    remedy,
+    remove,
+    resume_words,
+    size_of,
+    write_safely,
+)
 from mibp_cert.engines import StepReport
 from mibp_cert.engines.rounding import Array
-from mibp_cert.errors import UserError
+from mibp_cert.errors import UserError, fitting
+from mibp_cert.store.mend import RECORD, SET, chain, mend, numbers
+from mibp_cert.store.npz import Arrays, arrays_in, digest, opened, pack, sealed
 from mibp_cert.threats import Threat
 
-Arrays = Mapping[str, Any]
 FORMAT = 2
 """Ranges and attacks of a regression are in the units of its targets since 2."""
 KEEP = 1 << 30
 """Bytes of steps that are kept; above, the oldest sets are dropped (their records stay)."""
-
-
-def write_safely(path: Path, content: bytes) -> None:
-    """Put a file into place as a whole: readers see the old one or the new one, also after a kill or a power cut."""
-    draft = path.with_name(f".{path.name}.tmp")
-    with draft.open("wb") as target:
-        target.write(content)
-        target.flush()
-        os.fsync(target.fileno())
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
-
-
-def pack(arrays: Arrays) -> bytes:
-    """Arrays as a NumPy archive; the same arrays give the same bytes, since members of one have no time stamp."""
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def unpack(content: bytes) -> dict[str, Array]:
-    return dict(np.load(io.BytesIO(content), allow_pickle=False))
-
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def sealed(plain: dict[str, Any]) -> bytes:
-    """JSON with a hash of itself."""
-    return (json.dumps({**plain, "sha256": _seal(plain)}, indent=1, allow_nan=False) + "\n").encode()
-
-
-def _seal(plain: dict[str, Any]) -> str:
-    return digest(json.dumps(plain, sort_keys=True, allow_nan=False).encode())
-
-
-def opened(path: Path) -> dict[str, Any]:
-    """The content of such a file; `UserError` if it is not what was written."""
-    try:
-        plain: dict[str, Any] = json.loads(path.read_bytes())
-        same = plain.pop("sha256") == _seal(plain)
-    except FileNotFoundError:
-        raise UserError(f"{path.parent} is not a run directory: there is no {path.name}.") from None
-    except (ValueError, KeyError, AttributeError, TypeError):
-        same = False
-    if not same:
-        raise UserError(f"{path} was cut short or altered; nothing is read from it.")
-    return plain
+FILES = ("run.json", "data.npz", "result.json", "test.npz", "config.json", ".lock")
 
 
 def record_json(record: StepRecord) -> dict[str, Any]:
@@ -102,7 +65,19 @@ def record_json(record: StepRecord) -> dict[str, Any]:
 def record_of(plain: Mapping[str, Any]) -> StepRecord:
     told, gap = plain["report"], plain["report"]["gap"]
     report = StepReport(**{**told, "gap": np.zeros(0) if gap is None else np.array([float(gap)])})
-    return StepRecord(**{f.name: plain[f.name] for f in fields(StepRecord)} | {"report": report})
+    record = StepRecord(**{f.name: plain[f.name] for f in fields(StepRecord)} | {"report": report})
+    for part in (record, report):
+        for name, kind in get_type_hints(type(part)).items():
+            value = getattr(part, name)
+            if name != "gap" and not _is(value, get_args(kind) or (kind,)):
+                raise TypeError(f"{name} is {value!r}")
+    return record
+
+
+def _is(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whole numbers are numbers, but true and false are not."""
+    wanted = (*kinds, int) if float in kinds else kinds
+    return isinstance(value, wanted) and (bool in kinds or not isinstance(value, bool))
 
 
 class Archive:
@@ -110,38 +85,68 @@ class Archive:
 
     def __init__(self, path: str | Path, description: dict[str, Any], data: Arrays, *, resume: bool) -> None:
         """Open the folder: a new run if it is empty, the one in it with `resume`; any other is refused."""
-        self.path, self.steps = Path(path), Path(path) / "steps"
-        try:
+        self.path, self.steps = Path(path), Path(path) / STEPS
+        self.mended: list[str] = []
+        """What was put right, in sentences."""
+        with self._told("The run directory {path} cannot be made"):
             self.steps.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"The run directory {self.path} cannot be made: {error.strerror}.") from None
+        check_files(self.path, FILES)
         self._lock()
         try:
-            self._open(description, pack(data), resume)
+            with self._told("The run in {path} cannot be begun"):
+                self._open(description, pack(data), resume)
         except BaseException:
             self.close()
             raise
 
+    @contextmanager
+    def _told(
+        self, words: str, kept: str = "nothing is kept of it: {remedy}, or name another folder."
+    ) -> Iterator[None]:
+        """One sentence where the disk does not take what is written: what that was, what is kept, and how to go on."""
+        try:
+            yield
+        except OSError as error:
+            why = f"{words}: {error.strerror or error}; {kept}"
+            raise UserError(why.format(path=self.path, remedy=remedy(error), resume=resume_words(self.path))) from None
+
     def _open(self, description: dict[str, Any], data: bytes, resume: bool) -> None:
         place = self.path / "run.json"
-        if place.exists() and not resume:
+        if exists(place) and not resume:
             raise UserError(f"{self.path} holds a run already; add --resume to go on with it, or name another folder.")
-        if place.exists():
+        if exists(place) and (numbers(self.path, RECORD) or self._begun()):
+            self.mended = mend(self.path)
             self._check(description, digest(data))
-        elif any(self.steps.iterdir()):
+        elif names_in(self.steps):
             raise UserError(f"{self.path} holds steps of a run but no run.json; name another folder.")
         else:
             write_safely(self.path / "data.npz", data)
             write_safely(place, sealed({"format": FORMAT, "data": digest(data), "description": description}))
-        self.records, self._last, _ = read_chain(self.path)
-        self.size = sum(p.stat().st_size for p in self.steps.glob("*.npz"))
+        self.records, self._last, dropped = read_chain(self.path)
+        sets = numbers(self.path, SET)
+        self.size = sum(size_of(self.steps / f"{number:06d}.npz") for number in sets)
+        taken = {number for number, record in enumerate(self.records, start=1) if not record.diverged}
+        self._lost = taken - dropped - set(sets)
+        """Sets that a step dropped which was cut short itself."""
+
+    def _begun(self) -> bool:
+        """Was a run that has no steps yet written down as a whole?"""
+        try:
+            read_request(self.path)
+        except UserError:
+            return False
+        return True
 
     def _lock(self) -> None:
-        self._held = (self.path / ".lock").open("w")
+        with self._told(
+            "The run directory {path} cannot be written to", "{remedy}, or copy the run elsewhere and go on there."
+        ):
+            self._held = ExitStack()
+            handle = self._held.enter_context(opened_file(self.path / ".lock", os.O_RDWR | os.O_CREAT))
         try:
             import fcntl
 
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except ImportError:  # other systems have no such lock; two runs in one folder are then the user's to avoid
             return
         except OSError:
@@ -171,35 +176,45 @@ class Archive:
 
     def save(self, number: int, record: StepRecord, arrays: Arrays | None, needed: set[int]) -> None:
         """Keep the set after step `number` (None if it diverged); `needed`: steps whose sets must not be dropped."""
+        with self._told(
+            f"Step {number} cannot be written to {{path}}",
+            f"what was done before is kept ({number - 1} step(s)): {{remedy}}, then {{resume}}.",
+        ):
+            self._save(number, record, arrays, needed)
+
+    def _save(self, number: int, record: StepRecord, arrays: Arrays | None, needed: set[int]) -> None:
         place, hashed = self.steps / f"{number:06d}", None
         if arrays is not None:
             content = pack(arrays)
             write_safely(place.with_suffix(".npz"), content)
             self.size, hashed = self.size + len(content), digest(content)
-        dropped = self._superfluous(number, needed)
+        dropped = sorted({*self._superfluous(number, needed), *self._lost})
         chained = {"number": number, "arrays": hashed, "dropped": dropped, "previous": self._last}
         text = sealed(record_json(record) | chained)
         write_safely(place.with_suffix(".json"), text)
         self._last = digest(text)
         self.records.append(record)
         for old in dropped:
-            (self.steps / f"{old:06d}.npz").unlink(missing_ok=True)
+            remove(self.steps / f"{old:06d}.npz")
+        self._lost = set()
 
     def _superfluous(self, number: int, needed: set[int]) -> list[int]:
         """The oldest sets, until what is left fits."""
         out: list[int] = []
-        for path in sorted(self.steps.glob("*.npz")):
-            old = int(path.stem)
+        for old in numbers(self.path, SET):
             if self.size > KEEP and old not in {number, *needed}:
-                self.size -= path.stat().st_size
+                self.size -= size_of(self.steps / f"{old:06d}.npz")
                 out.append(old)
         return out
 
     def save_result(self, plain: dict[str, Any], arrays: Arrays) -> None:
         """Keep what was found in the end, bound to the chain of steps."""
         content = pack(arrays)
-        write_safely(self.path / "test.npz", content)
-        write_safely(self.path / "result.json", sealed({**plain, "arrays": digest(content), "previous": self._last}))
+        with self._told("The result cannot be written to {path}", "all steps are kept: {remedy}, then {resume}."):
+            write_safely(self.path / "test.npz", content)
+            write_safely(
+                self.path / "result.json", sealed({**plain, "arrays": digest(content), "previous": self._last})
+            )
 
     def read_result(self) -> dict[str, Array] | None:
         """What was found, if the run is over."""
@@ -209,43 +224,54 @@ class Archive:
         return read_step(self.path, number)
 
 
+class Kept:
+    """A finished run, only read: nothing is written, and no lock is taken."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records, self._last, _ = read_chain(path)
+
+    def load(self, number: int) -> dict[str, Array]:
+        return read_step(self.path, number)
+
+    def save(self, number: int, record: StepRecord, arrays: Arrays | None, needed: set[int]) -> None:
+        raise AssertionError("a finished run has no further steps")
+
+    def read_result(self) -> dict[str, Array] | None:
+        return read_result(self.path, self._last)
+
+    def save_result(self, plain: dict[str, Any], arrays: Arrays) -> None:
+        raise AssertionError("a finished run has a result")
+
+
 def read_chain(path: Path) -> tuple[list[StepRecord], str, set[int]]:
     """All records in order, the hash of the last one, and which sets were dropped; `UserError` where the chain is broken."""
-    opened(path / "run.json")  # refuses what is no run
-    last, dropped, records = digest((path / "run.json").read_bytes()), set[int](), []
-    for number, place in enumerate(sorted((path / "steps").glob("*.json")), start=1):
-        if place.name != f"{number:06d}.json":
-            raise UserError(
-                f"The record of step {number} is missing in {path}; name another folder, or remove later steps."
-            )
-        plain = opened(place)
-        if plain["previous"] != last or plain["number"] != number:
-            raise UserError(
-                f"Step {number} in {path} does not belong to this run; remove it and later steps to go on from step {number - 1}."
-            )
-        last = digest(place.read_bytes())
-        dropped |= set(plain["dropped"])
-        records.append(record_of(plain))
-    return records, last, dropped
+    check_files(path, FILES)
+    plain, last, dropped = chain(path)
+    with fitting(f"A record of a step in {path}"):
+        return [record_of(one) for one in plain], last, dropped
 
 
 def read_result(path: Path, last: str) -> dict[str, Array] | None:
     """What a run found, if it is over; `UserError` if that is not what was written after the record with the hash `last`."""
-    if not (path / "result.json").exists():
+    if not exists(path / "result.json"):
         return None
     plain = opened(path / "result.json")
     refused = f"The result in {path} was altered or belongs to another run; remove result.json."
-    if plain["previous"] != last:
+    if plain.get("previous") != last:
         raise UserError(refused)
-    return _arrays(path / "test.npz", plain["arrays"], refused)
+    return arrays_in(path / "test.npz", plain.get("arrays"), refused)
 
 
 def read_request(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     """What was asked for: its description, and the data; `UserError` if these are not what was written."""
+    check_files(path, FILES)
     kept = opened(path / "run.json")
-    data = _arrays(path / "data.npz", kept["data"], f"The data in {path} were cut short or altered.")
-    _check_weights(path, kept["description"], data)
-    return kept["description"], data
+    with fitting(f"The request in {path}"):
+        data = arrays_in(path / "data.npz", kept["data"], f"The data in {path} were cut short or altered.")
+        _check_weights(path, kept["description"], data)
+    description: dict[str, Any] = kept["description"]
+    return description, data
 
 
 def _check_weights(path: Path, description: Mapping[str, Any], data: Arrays) -> None:
@@ -254,28 +280,27 @@ def _check_weights(path: Path, description: Mapping[str, Any], data: Arrays) -> 
     The description has a hash of them; where it was written before there was one, the result says if there were any.
     """
     found, said = weights_sha256(data), description["data"].get("weights_sha256")
-    place = path / "result.json"
-    lost = found is None and place.exists() and "sample_weight" in opened(place)
+    lost = found is None and "sample_weight" in _whole_result(path)
     if found != said or lost:
         raise UserError(f"The weights of the rows in {path} were lost or altered; run it again in another folder.")
 
 
+def _whole_result(path: Path) -> dict[str, Any]:
+    """The result, or nothing where there is none, or where it was cut short: who reads it says so."""
+    try:
+        return opened(path / "result.json")
+    except UserError:
+        return {}
+
+
 def read_step(path: Path, number: int) -> dict[str, Array]:
     """The set after step `number`, as arrays; `UserError` if the file is not the one that was written."""
-    place = path / "steps" / f"{number:06d}.npz"
+    place = path / STEPS / f"{number:06d}.npz"
     again = f"remove the files of step {number} and later ones to go on from step {number - 1}"
-    said = opened(place.with_suffix(".json"))["arrays"]
-    if not place.exists():
+    said = opened(place.with_suffix(".json")).get("arrays")
+    if not exists(place):
         raise UserError(f"The set after step {number} is not in {path} (any more).")
-    return _arrays(place, said, f"{place} was cut short or altered; {again}.")
-
-
-def _arrays(place: Path, hashed: str, refused: str) -> dict[str, Array]:
-    """The arrays in a file with this hash; if it has another one, or is not there, `UserError`."""
-    content = place.read_bytes() if place.exists() else b""
-    if digest(content) != hashed:
-        raise UserError(refused)
-    return unpack(content)
+    return arrays_in(place, said, f"{place} was cut short or altered; {again}.")
 
 
 def _short(value: Any) -> str:
@@ -286,22 +311,64 @@ def _short(value: Any) -> str:
 def run_in(path: str | Path, request: Request, hear: Callbacks | None = None, *, resume: bool = False) -> CertifiedRun:
     """Certify, with the set after every step kept in this folder; with `resume`, an interrupted run in it goes on."""
     with closing(Archive(path, request.to_json(), request.arrays(), resume=resume)) as archive:
+        for sentence in archive.mended:
+            (hear or Callbacks()).on_note(sentence)
         return certify(request, hear, archive)
 
 
 def stored_request(path: str | Path, threat: Threat | None = None) -> Request:
     """The request behind a run directory; `threat` where it cannot be written to a file (rules)."""
-    return Request.of_json(*read_request(Path(path)), threat)
+    with fitting(f"The request in {path}"):
+        request = Request.of_json(*read_request(Path(path)), threat)
+        request.check_parts()
+        return request
 
 
 def load_run(path: str | Path, threat: Threat | None = None) -> CertifiedRun:
-    """A finished run, read from its directory; `threat` where the file cannot hold it (rules)."""
-    if not (Path(path) / "result.json").exists():
-        opened(Path(path) / "run.json")  # no run at all is another mistake
-        raise UserError(f"The run in {path} is not finished; go on with it first: mibp-cert resume {path}")
-    return resume_run(path, threat)
+    """A finished run, read from its directory; `threat` where the file cannot hold it (rules). Nothing is written."""
+    path = Path(path)
+    request, kept = stored_request(path, threat), Kept(path)
+    whole = len(kept.records) == len(request.unrolled.steps) or any(record.diverged for record in kept.records)
+    if kept.read_result() is None or not whole:
+        raise UserError(f"The run in {path} is not finished; go on with it first: mibp-cert resume {quote(str(path))}")
+    return certify(request, None, kept)
 
 
 def resume_run(path: str | Path, threat: Threat | None = None, callbacks: Callbacks | None = None) -> CertifiedRun:
     """Go on with the run in this directory where it stopped; a finished one is only read."""
+    path = Path(path)
+    if _is_finished(path):
+        return load_run(path, threat)
     return run_in(path, stored_request(path, threat), callbacks, resume=True)
+
+
+def _is_finished(path: Path) -> bool:
+    """Is there a result that fits its steps?"""
+    try:
+        return read_result(path, read_chain(path)[1]) is not None
+    except UserError:
+        return False  # what can be mended is, and what cannot is refused
+
+
+def keep_config(path: Path, plain: Any) -> None:
+    """Keep the caller's own configuration with the run."""
+    try:
+        write_safely(path / "config.json", (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise UserError(
+            f"The configuration cannot be written to {path}: {error.strerror}; the run is kept: {remedy(error)}, then "
+            f"{resume_words(path)}."
+        ) from None
+
+
+def read_config(path: Path) -> dict[str, Any] | None:
+    """The configuration that was kept with the run, if there is one."""
+    try:
+        content = read_file(path / "config.json")
+    except FileNotFoundError:
+        return None
+    with fitting(f"The configuration in {path}"):
+        plain = json.loads(content)
+        if not isinstance(plain, dict) or not all(isinstance(section, dict) for section in plain.values()):
+            raise TypeError("it has no sections")
+        return plain

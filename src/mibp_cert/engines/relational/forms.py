@@ -353,6 +353,9 @@ class RelationalSet(ParameterSet):
         """The inverse of `arrays`, for the same noise; `prefix` stands before every name."""
         parts: dict[str, Any] = {name: arrays[prefix + name] for name in BY_PARAMETER}
         slope, gates = float(arrays[prefix + "slope"]), arrays[prefix + "gates"] != 0
+        (size, symbols), own = parts["linear"].shape, [parts[name].shape for name in BY_PARAMETER if name != "linear"]
+        if own != [(size,)] * len(own) or symbols < noise.symbols or gates.ndim != 1:
+            raise ValueError("the parts of the set do not fit each other")
         return cls(**parts, noise=noise, slope=slope, gates=gates)
 
     def residual(self, theta: Array, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:

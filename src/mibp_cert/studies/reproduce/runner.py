@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from mibp_cert.certify import AttackSettings, CertifiedRun, Selection
 from mibp_cert.certify.loop import clean_figures
 from mibp_cert.data import Split, load, npha, two_moons
+from mibp_cert.disk import write_safely
 from mibp_cert.doors import certify_training
 from mibp_cert.engines import DEFAULT, ENGINES, SolverSettings
 from mibp_cert.nets import Network, Training, effective_batch_size, steps_per_epoch
 from mibp_cert.parallel import arrivals
-from mibp_cert.store.archive import write_safely
 from mibp_cert.studies.compare import figures
 from mibp_cert.studies.reproduce.minimum import FIT_ENGINE, Fit, best_fit, fits_of, unproven
 from mibp_cert.studies.reproduce.paper import TIMINGS, Cell, Table
