@@ -46,7 +46,7 @@ def usual_batch(rows: int) -> int:
 
 def lonely_row(rows: int, batch_size: int) -> str | None:
     """What to say of a last batch of one row, whose gradient weighs as much as that of a whole batch; None: there is none."""
-    if batch_size == 1 or rows % batch_size != 1:
+    if batch_size <= 1 or rows % batch_size != 1:
         return None
     return (
         f"The last batch of every epoch holds a single row, which moves the model as much as {batch_size} others together: "
@@ -80,7 +80,9 @@ def network_of(
 
 def _sizes(text: str | Sequence[int]) -> list[int]:
     if not isinstance(text, str):
-        return [int(size) for size in text]
+        if any(isinstance(size, bool) or not isinstance(size, int) for size in text):
+            raise UserError(f"Sizes of layers are whole numbers, such as [20] or [5, 5]; got {list(text)}.")
+        return list(text)
     try:
         return [int(part) for part in text.split(",") if part.strip()] if text.strip() != "none" else []
     except ValueError:

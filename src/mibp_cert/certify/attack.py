@@ -9,7 +9,7 @@ attack contradicts is a soundness bug and stops the run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from mibp_cert.certify.predict import ABSTAIN, Attack, Predictions, Ranges, marg
 from mibp_cert.engines import Box, Inputs, ParameterSet, Progress, RelationalEngine, RelationalSettings
 from mibp_cert.engines.relational import Case, LinearPart, cases_of, linear_part
 from mibp_cert.engines.rounding import Array, Interval
-from mibp_cert.errors import SoundnessError
+from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.fitted import FitStep, adjoint, margin_queries
 from mibp_cert.graph import evaluate
 from mibp_cert.nets import Network, Step, run_steps
@@ -50,6 +50,11 @@ class AttackSettings:
     rounds: int = 4
     tries: int = 24
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+                raise UserError(f"Of an attack, {name} must be a whole number ≥ 0, got {value!r}.")
 
 
 class _Trainer:

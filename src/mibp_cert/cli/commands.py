@@ -154,6 +154,11 @@ def verify(
     something could not be checked."""
     from mibp_cert.store import verify as audit
 
+    for name, number in (("--points", points), ("--parameters", parameters), ("--seed", seed)):
+        if number < 0:
+            raise UserError(f"{name} takes a whole number ≥ 0, got {number}.")
+    if not run_dir.is_dir():
+        raise UserError(f"There is no run directory {run_dir}.")
     console = Terminal()
     with console.status("verifying") as status:
         found = audit.verify(run_dir, audit.AuditSettings(points, parameters, recompute, seed=seed), hear=status.update)

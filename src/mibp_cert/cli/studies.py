@@ -79,7 +79,9 @@ def tolerance(
     whole = job.threat
     family = study.Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
     asked: dict[str, Any] = {"share": share, "points": point, "start": start, "most": most, "precision": precision}
-    study.check(job.data, family, share=share, points=point or [], within=within, start=start)
+    study.check(
+        job.data, family, share=share, points=point or [], within=within, start=start, most=most, precision=precision
+    )
     given = job.threat if named else family(min(start, most))
     with advised(config, job):
         try:
@@ -146,6 +148,8 @@ def blame(
     from mibp_cert.studies.blame import blame as ask
     from mibp_cert.studies.blame import check_points
 
+    if top < 1:
+        raise UserError(f"--top takes how many rows to re-check, 1 or more; got {top}.")
     console, job = new_console(quiet), None
     engine = _check_one_engine(config)
     if config["model"]["kind"] == NETWORK and not engine_named(engine).keeps_symbols:

@@ -31,6 +31,7 @@ NPHA_MENTAL = "Mental Health"
 
 def two_moons(seed: int = 0, *, noise: float = 0.1, sizes: tuple[int, int, int] = (100, 200, 200)) -> Split:
     """Two interleaving half circles (scikit-learn's `make_moons`): 100 training, 200 validation, 200 test points."""
+    _check_seed(seed)
     x, y = _sklearn("make_moons")(sum(sizes), noise=noise, random_state=seed)
     parts = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
     return Split("two-moons", *(Dataset.of(x[rows], y[rows], (0, 1)) for rows in parts))
@@ -116,6 +117,7 @@ def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, i
     x, y = _sklearn("load_digits")(return_X_y=True)
     chosen = np.isin(y, pair)
     x, y = x[chosen] / 16.0, y[chosen]
+    _check_seed(seed)
     parts = _drawn(len(x), seed, sizes)
     return Split("digits", *(Dataset.of(x[rows], y[rows], tuple(sorted(pair))) for rows in parts))
 
@@ -123,6 +125,11 @@ def digits(seed: int = 0, *, pair: tuple[int, int] = (0, 1), sizes: tuple[int, i
 def diabetes(seed: int = 0, *, sizes: tuple[int, int, int] = (242, 100, 100)) -> Split:
     """Disease progression of 442 patients from 10 measurements: a regression; features and target are standardised."""
     return _standardised("diabetes", _sklearn("load_diabetes")(), seed, sizes, regression=True)
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**32:
+        raise UserError(f"The seed must be a whole number from 0 to 2³² − 1, got {seed}.")
 
 
 def _sklearn(name: str) -> Any:
@@ -142,6 +149,7 @@ def _standardised(name: str, found: Any, seed: int, sizes: tuple[int, int, int],
     of a regression; amounts of threats are in standard deviations."""
     from sklearn.preprocessing import StandardScaler
 
+    _check_seed(seed)
     parts, y = _drawn(len(found.data), seed, sizes), found.target
     x = StandardScaler().fit(found.data[parts[0]]).transform(found.data)
     columns = tuple(Column(str(feature), j, j + 1) for j, feature in enumerate(found.feature_names))
@@ -161,8 +169,7 @@ def load(name: str, seed: int, path: Path | None = None) -> Split:
     """The data set called `name`, drawn and split with `seed`; `path`: the survey's file."""
     if name not in NAMES:
         raise UserError(f"There is no data set called {name!r}; choose one of {', '.join(NAMES)}.")
-    if not 0 <= seed < 2**32:
-        raise UserError(f"The seed must be a whole number from 0 to 2³² − 1, got {seed}.")
+    _check_seed(seed)
     if name == "npha":
         return npha(seed, path)
     if path is not None:

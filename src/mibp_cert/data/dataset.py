@@ -128,6 +128,7 @@ class Dataset:
     ) -> Dataset:
         """Check and number: finite features, one label per row, every label one of the classes."""
         features = _table(x, "features")
+        check_plain(labels, "labels")
         names = np.asarray(labels)
         if names.shape != (len(features),):
             raise UserError(f"There are {len(features)} rows but the labels have shape {names.shape}.")
@@ -151,6 +152,7 @@ class Dataset:
         [[2.5], [3.5]]
         """
         features = _table(x, "features")
+        check_plain(targets, "targets")
         wanted = _table(np.asarray(targets).reshape(-1, 1), "targets")
         if len(wanted) != len(features):
             raise UserError(f"There are {len(features)} rows but {len(wanted)} targets.")
@@ -206,6 +208,7 @@ class Dataset:
         """The same data, with rows that count so much each; None: all alike."""
         if weights is None:
             return replace(self, weights=None)
+        check_plain(weights, "weights of rows")
         try:
             found = frozen(weights)
         except (TypeError, ValueError):
@@ -306,8 +309,17 @@ class Dataset:
         return digest.hexdigest()
 
 
+def check_plain(values: Any, what: str) -> None:
+    """Refuse what NumPy would turn into numbers by leaving something out: a mask, or what a date is."""
+    if np.ma.is_masked(values):
+        raise UserError(f"The {what} are a masked array: fill the masked values in, or leave their rows out.")
+    if getattr(getattr(values, "dtype", None), "kind", "") in ("m", "M"):
+        raise UserError(f"The {what} hold dates or times: turn them into numbers, such as days.")
+
+
 def _table(values: ArrayLike, what: str) -> NDArray[np.float64]:
     """A table of finite numbers, or a `UserError` that says what is wrong with it."""
+    check_plain(values, what)
     if np.iscomplexobj(values):
         raise UserError(f"The {what} must be real numbers, not complex ones.")
     try:

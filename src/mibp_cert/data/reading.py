@@ -71,6 +71,9 @@ class Reading:
             raise UserError(f"--sample takes a number of rows, at least {LEAST_ROWS}; got {self.sample}.")
         if self.separator is not None:
             checked_separator(self.separator)
+        for key in ("drop", "keep", "categorical", "missing"):
+            if not all(isinstance(name, str) for name in getattr(self, key)):
+                raise UserError(f"{key} takes a list of texts, got {list(getattr(self, key))}.")
         if self.target in self.drop:
             raise UserError(f"--drop {self.target} names the target itself; name another column, or another target.")
         for name in self.drop:

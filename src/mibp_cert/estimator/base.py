@@ -21,6 +21,7 @@ from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.certify.request import check_threat, with_missing
 from mibp_cert.certify.tables import attack_rows, class_table, range_table
 from mibp_cert.data import Dataset, Recipe
+from mibp_cert.data.dataset import check_plain
 from mibp_cert.engines import Inputs, ParameterSet
 from mibp_cert.errors import UserError
 from mibp_cert.report.progress import progress_bars
@@ -65,6 +66,7 @@ class Certified(BaseEstimator):
                     f"The table is empty: found array with 0 sample(s) (shape={X.shape}), minimum 1 is required."
                 )
             return X.rename(columns=str)
+        check_plain(X, "features")
         values = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
         return pd.DataFrame(values, columns=[str(j) for j in range(values.shape[1])])
 
@@ -105,6 +107,7 @@ class Certified(BaseEstimator):
         frame = self._frame(X, reset=True)
         if y is None:
             raise UserError("The estimator requires y to be passed, but the target y is None.")
+        check_plain(y, "targets")
         targets = column_or_1d(y, warn=True)
         check_consistent_length(frame, targets)
         self.recipe_ = Recipe.fit(frame, categorical=self.categorical, ranges=self.ranges, scaling=self.scaling)

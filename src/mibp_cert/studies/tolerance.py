@@ -38,6 +38,7 @@ from mibp_cert.threats import All, Budget, Catalogued, LabelFlips, Nothing, Thre
 
 VARIED = ("amount", "rows", "flips")
 DOUBLINGS = 30
+LEAST_PRECISION = 1e-6
 ATTACKED = ("test_threat", "attack_settings")
 """Options that an attack alone knows."""
 LESS = ("use fewer epochs or a smaller learning rate", "use a smaller C")
@@ -287,7 +288,7 @@ def tolerance(
     if share is None and points is None:
         share = 0.9
     wanted = [] if points is None else [int(p) for p in points]
-    check(data, family, share=share, points=wanted, within=within, start=start)
+    check(data, family, share=share, points=wanted, within=within, start=start, most=most, precision=precision)
     counted = bool(getattr(family, "whole", False)) if whole is None else whole
     most = min(most, len(data.train)) if isinstance(family, Family) and counted else most
     made, under = training or Training(), family(min(start, most)) if given is None else given
@@ -340,8 +341,14 @@ def check(
     points: Sequence[int],
     within: float | None,
     start: float,
+    most: float = np.inf,
+    precision: float = 0.05,
 ) -> None:
     """Refuse before any work."""
+    if not LEAST_PRECISION <= precision < 1:
+        raise UserError(f"The precision must be a number from {LEAST_PRECISION:g} to below 1, got {precision}.")
+    if not most > 0:
+        raise UserError(f"The largest value tried must be a number > 0, got {most}.")
     if not isinstance(data, Split) or data.test is None:
         raise UserError("Tolerance is about test points; these data have none.")
     numbers = data.train.task is Task.NUMBERS

@@ -49,15 +49,25 @@ def threat_from_json(plain: Any) -> Catalogued:
     for key in rest:
         if key not in known:
             raise UserError(f"The threat '{kind}' has no entry {key!r}; {nearest(key, known)}")
+    if kind == All.kind and not isinstance(rest.get("threats"), list | tuple):
+        raise UserError("The threat 'all' is made of threats: it needs the entry threats, a list of such tables.")
     try:
         if kind == All.kind:
             return All.of([threat_from_json(part) for part in rest["threats"]])
         if "threat" in rest:
             rest["threat"] = threat_from_json(rest["threat"])
         return _where(**rest) if kind == Where.kind else every[kind](**rest)
-    except (TypeError, KeyError) as error:
-        lost = str(error).split(": ")[-1] if isinstance(error, TypeError) else str(error)
-        raise UserError(f"The threat '{kind}' is not complete: it needs the entry {lost}.") from None
+    except UserError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        if isinstance(error, TypeError) and "required positional" in str(error):
+            raise UserError(
+                f"The threat '{kind}' is not complete: it needs the entry {str(error).split(': ')[-1]}."
+            ) from None
+        said = ", ".join(f"{key} = {value!r}" for key, value in plain.items() if key not in ("kind", "threat"))
+        raise UserError(
+            f"The threat '{kind}' cannot be made of {said} ({error}); docs/threats.md has an example."
+        ) from None
 
 
 def _where(threat: Catalogued, when: Any = None, rows: Any = None, condition: Any = None) -> Where:

@@ -5,7 +5,7 @@ A part names the options of each one-hot group, a category's or a label's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,16 @@ class Confusable(Catalogued):
     kind = "confusable"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pairs", dict(self.pairs))
+        try:
+            pairs = dict(self.pairs)
+        except (TypeError, ValueError):
+            pairs = {}
+        if not pairs or any(isinstance(true, str) or not isinstance(true, Iterable) for true in pairs.values()):
+            raise UserError(
+                "pairs says for categories what they may really be, such as {'retired': ['unemployed']}; got "
+                f"{self.pairs!r}."
+            )
+        object.__setattr__(self, "pairs", pairs)
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         column = clean.columns[clean.column(self.column)].expect(True, INSTEAD)
@@ -94,8 +103,11 @@ class Shift(Catalogued):
     kind = "shift"
 
     def __post_init__(self) -> None:
-        if isinstance(self.by, bool) or self.by != int(self.by) or self.by == 0:
-            raise UserError(f"by must be a whole number other than 0, got {self.by}.")
+        whole = isinstance(self.by, int | float | np.integer) and self.by == np.floor(self.by)
+        if isinstance(self.by, bool) or not whole or self.by == 0:
+            raise UserError(f"by must be a whole number other than 0, got {self.by!r}.")
+        if self.among is not None and (isinstance(self.among, str) or not isinstance(self.among, Iterable)):
+            raise UserError(f"among takes a list of categories in their order, got {self.among!r}.")
         object.__setattr__(self, "by", int(self.by))
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:

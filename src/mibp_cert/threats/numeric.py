@@ -42,6 +42,8 @@ class _Ball(Catalogued):
 
     def __post_init__(self) -> None:
         _check_amount("eps", self.eps)
+        if not isinstance(self.relative, bool):
+            raise UserError(f"relative must be true or false, got {self.relative!r}.")
 
     def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
         rows = rows if self.rows is None else rows & row_mask(self.rows, len(clean))
@@ -239,6 +241,8 @@ class Exchanged(Catalogued):
 
 def _check_amount(what: str, value: Any) -> None:
     """Refuse amounts below 0 and infinite ones, of whatever columns."""
+    if isinstance(value, bool):
+        raise UserError(f"{what} must be a number or one per column, got {value!r}.")
     if isinstance(value, Mapping | pd.Series):
         value = list(value.values()) if isinstance(value, Mapping) else value.to_numpy()
     try:
