@@ -1,7 +1,7 @@
 """What survives bad days: `python benchmarks/bad_days.py [kills] [links] [disk] [ctrl-c]` prints figures for each.
 
-- kills: runs that are ended by SIGKILL, some at random moments, some within a step of the exact engine, some right before or after
-  the n-th flush or rename, and resumed until they are over. Their bits are compared with those of a run that was left alone.
+- kills: runs that are ended by SIGKILL, some at random moments, some within a step of the exact engine, some right before or
+  after the n-th flush or rename, and resumed until they are over. Their bits are compared with those of a run left alone.
 - ctrl-c: the keys pressed twice, a moment apart.
 - links: links, FIFOs and folders in place of the files of a run.
 - disk: a disk that is full after so many bytes, a limit of file sizes, a folder and a file without rights, little address space.
@@ -95,9 +95,7 @@ def kills(root: Path) -> None:
             over(folder, "relational")
     for kind, count in counts.items():
         print(f"{count:>4} kills {kind}")
-    print(
-        f"{sum(counts.values()):>4} kills in all; {sum(ended.values())} runs resumed to their end {dict(ended)}; other bits: {wrong}"
-    )
+    print(f"{sum(counts.values()):>4} kills in all; runs resumed to their end: {dict(ended)}; with other bits: {wrong}")
 
 
 def ctrl_c(root: Path) -> None:

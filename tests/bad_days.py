@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -56,13 +57,14 @@ mc.certify_training(*asked, mc.Training(epochs=epochs, batch_size=6), engine, ru
 
 def answer(*words: str | Path) -> tuple[int, str]:
     """Exit status of a command of this process, and what it says."""
-    out, before = io.StringIO(), sys.argv
+    out, before, keys = io.StringIO(), sys.argv, signal.getsignal(signal.SIGINT)
     sys.argv = ["mibp-cert", *map(str, words)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             return ended(app), " ".join(out.getvalue().split())
     finally:
         sys.argv = before
+        signal.signal(signal.SIGINT, keys)
 
 
 def put(kind: str, place: Path, outside: Path) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from mibp_cert.visible import visible
+
 GREY = "rgba(128,128,128,.35)"
 STYLES = {
     "card": f"border:1px solid {GREY};border-radius:.6em;padding:.8em 1em;max-width:46em;line-height:1.45;font-family:sans-serif;"
@@ -56,7 +58,7 @@ def card(
         *([_table(head, rows)] if head else []),
         *(_part("div", "line", f"<strong>{escape(name)}:</strong> {escape(words)}") for name, words in lines),
     ]
-    return _part("div", "card", "".join(parts))
+    return visible(_part("div", "card", "".join(parts)))
 
 
 def _inside(figure: Figure) -> str:

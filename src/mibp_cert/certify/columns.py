@@ -189,7 +189,7 @@ def _categories(seen: _Cells) -> Iterator[str]:
     def said(rows: Mask) -> str:
         return "any of them" if possible[rows].min() == every else f"one of up to {possible[rows].max()} of them"
 
-    if (possible == every).all() and not seen.most:
+    if open_.any() and (possible == every).all() and not seen.most:
         yield said(open_)
         return
     moving, lost = open_ & ~seen.unknown, open_ & seen.unknown

@@ -225,15 +225,16 @@ def new_console(quiet: bool = False) -> Terminal:
 def check_writable(*paths: Path | None) -> None:
     """Refuse before any work is done; nothing that is there is opened."""
     for path in filter(None, paths):
-        place = Path(os.path.realpath(path))
-        why = ""
-        if place.is_dir():
+        place, why = Path(os.path.realpath(path)), ""
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            continue  # a terminal, or a pipe
+        if os.path.isdir(place):
             why = "it is a folder"
-        elif not place.parent.is_dir():
+        elif not os.path.isdir(place.parent):
             why = f"there is no folder {place.parent}"
-        elif not os.access(place if place.exists() else place.parent, os.W_OK):
+        elif not os.access(place if (there := os.path.exists(place)) else place.parent, os.W_OK):
             why = "it is not writable"
-        elif not place.exists():
+        elif not there:
             try:  # a disk that is read only, or a name that is too long
                 place.open("x").close()
                 place.unlink()
@@ -262,12 +263,11 @@ def _write(path: Path, text: str) -> None:
     """Put a file into place as a whole: readers see the old one or the new one. Where the user's own links lead, it goes."""
     from mibp_cert.disk import write_safely
 
-    place, content = Path(os.path.realpath(path)), text.encode()
     with writing(path):
-        if place.exists() and not place.is_file():  # a terminal, or a pipe
-            place.write_bytes(content)
+        if path.exists() and not path.is_file():  # a terminal, or a pipe
+            path.write_text(text, encoding="utf-8")
         else:
-            write_safely(place, content)
+            write_safely(Path(os.path.realpath(path)), text.encode())
 
 
 def stored_config(folder: Path) -> Any:

@@ -23,6 +23,7 @@ from mibp_cert.report.rows import check_again, tested
 from mibp_cert.report.settings import flat, plain, settings
 from mibp_cert.report.words import FIXED, next_steps
 from mibp_cert.studies.choose import BEHIND, HOPELESS, UNPROVEN, Choice
+from mibp_cert.visible import visible
 
 COLUMNS = 60
 """Most columns listed."""
@@ -74,7 +75,7 @@ def html_report(
         *_configuration(configuration or {}),
         *_meaning(run),
     ]
-    return PAGE.substitute(COLOURS, name=name, parts="\n".join(sections))
+    return visible(PAGE.substitute(COLOURS, name=name, parts="\n".join(sections)))
 
 
 def _frontier(frontier: Frontier | None) -> list[str]:
