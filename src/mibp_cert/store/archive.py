@@ -361,6 +361,10 @@ def keep_config(path: Path, plain: Any) -> None:
         ) from None
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"it holds {constant}")
+
+
 def read_config(path: Path) -> dict[str, Any] | None:
     """The configuration that was kept with the run, if there is one."""
     try:
@@ -368,7 +372,7 @@ def read_config(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     with fitting(f"The configuration in {path}"):
-        plain = json.loads(content)
+        plain = json.loads(content, parse_constant=_refuse)
         if not isinstance(plain, dict) or not all(isinstance(section, dict) for section in plain.values()):
             raise TypeError("it has no sections")
         return plain
