@@ -1,6 +1,6 @@
-"""What survives bad days: `python benchmarks/bad_days.py [kills] [links] [disk] [ctrl-c]` prints figures for each.
+"""What survives bad days: `python benchmarks/bad_days.py [PART …]` prints figures for each part.
 
-- kills: runs that are ended by SIGKILL, some at random moments, some within a step of the exact engine, some right before or
+- kills, exact, flushes: runs that are ended by SIGKILL, at random moments, within a step of the exact engine, or right before or
   after the n-th flush or rename, and resumed until they are over. Their bits are compared with those of a run left alone.
 - ctrl-c: the keys pressed twice, a moment apart.
 - links: links, FIFOs and folders in place of the files of a run.
@@ -33,7 +33,13 @@ LIMIT = 120
 def start(folder: Path, engine: str, *at: str) -> subprocess.Popen[bytes]:
     """A run in a process of its own that begins, or goes on; `at`: which flush or rename it does not survive."""
     command = [sys.executable, "-c", DRIVER, str(folder), engine, *at]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def done(process: subprocess.Popen[bytes]) -> int:
+    """Wait for it; its status."""
+    process.communicate(timeout=LIMIT)
+    return process.returncode
 
 
 def sets_in(folder: Path) -> dict[str, bytes]:
@@ -41,61 +47,67 @@ def sets_in(folder: Path) -> dict[str, bytes]:
     return found | {"test.npz": (folder / "test.npz").read_bytes()}
 
 
-def killed_at_random(folder: Path, engine: str, rng: np.random.Generator, first: int, seconds: float) -> bool:
-    """Killed at a random moment, once it has `first` more records than when it began; False: it was over before."""
-    steps = folder / "steps"
-    known = len(list(steps.glob("*.json"))) if steps.exists() else 0
-    process, begun = start(folder, engine), time.monotonic()
-    while process.poll() is None and time.monotonic() - begun < LIMIT:
-        if steps.exists() and len(list(steps.glob("*.json"))) >= max(known, first):
-            break
-        time.sleep(0.001)
-    time.sleep(float(rng.random()) * seconds)
-    hit = process.poll() is None
-    process.kill()
-    process.wait()
-    return hit
+class Killer:
+    """Kills that hit, and runs that were resumed to their end and compared with one that was left alone."""
+
+    def __init__(self, root: Path, engine: str) -> None:
+        self.engine, self.whole, self.folder = engine, root / "whole", root / "killed"
+        self.rng, self.hits, self.ended, self.wrong = np.random.default_rng(0), Counter[str](), 0, 0
+        assert done(start(self.whole, engine)) == 0
+
+    def kill(self, kind: str, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        self.hits[kind] += done(process) == -signal.SIGKILL
+
+    def end(self) -> None:
+        """Resume what was killed until it is over, and compare."""
+        assert done(start(self.folder, self.engine)) == 0, f"{self.folder} does not go on"
+        self.ended += 1
+        self.wrong += sets_in(self.folder) != sets_in(self.whole)
+        shutil.rmtree(self.folder)
+
+    def tell(self) -> None:
+        for kind, count in sorted(self.hits.items()):
+            print(f"{count:>4} kills {kind}")
+        print(f"{self.ended:>4} killed runs resumed to their end; with other bits: {self.wrong}")
 
 
 def kills(root: Path) -> None:
-    rng, wrong = np.random.default_rng(0), 0
-    whole = {}
-    for engine in ("relational", "mibp"):
-        whole[engine] = root / f"whole-{engine}"
-        assert start(whole[engine], engine).wait(LIMIT) == 0
-    counts, ended = Counter[str](), Counter[str]()
+    """At random moments of a run, from the start of the process on."""
+    killer = Killer(root, "relational")
+    for number in range(80):
+        process = start(killer.folder, "relational")
+        time.sleep(float(killer.rng.random()) * 2.5)
+        killer.kill("at a random moment", process)
+        if number % 3 == 2:
+            killer.end()
+    killer.tell()
 
-    def over(folder: Path, engine: str) -> None:
-        """Resume until it is over, and compare."""
-        nonlocal wrong
-        assert start(folder, engine).wait(LIMIT) == 0, f"{folder} does not go on"
-        ended[engine] += 1
-        wrong += sets_in(folder) != sets_in(whole[engine])
-        shutil.rmtree(folder)
 
-    for kind, engine, wanted, first, seconds in (
-        ("at a random moment", "relational", 80, 0, 0.6),
-        ("within a step of mibp, after its first", "mibp", 60, 1, 0.6),
-    ):
-        folder = root / "killed"
-        while counts[kind] < wanted:
-            counts[kind] += killed_at_random(folder, engine, rng, first, seconds)
-            if (folder / "result.json").exists() or len(list(folder.glob("steps/*.json"))) >= 4:
-                over(folder, engine)
-        if folder.exists():
-            over(folder, engine)
+def exact(root: Path) -> None:
+    """While programs of a step after the first one are solved."""
+    killer = Killer(root, "mibp")
     for number in range(60):
-        # A run has some 20 flushes and 10 renames; every other kill hits a run that was killed before.
-        call, side = (("fsync", "replace")[number % 2], ("before", "after")[number // 2 % 2])
-        folder = root / "flushed"
-        process = start(folder, "relational", call, side, str(1 + int(rng.integers(0, 7 if number % 2 else 14))))
-        if process.wait(LIMIT) == -signal.SIGKILL:
-            counts[f"{side} {call}"] += 1
-        if number % 2 or process.returncode == 0:
-            over(folder, "relational")
-    for kind, count in counts.items():
-        print(f"{count:>4} kills {kind}")
-    print(f"{sum(counts.values()):>4} kills in all; runs resumed to their end: {dict(ended)}; with other bits: {wrong}")
+        process = start(killer.folder, "mibp")
+        assert process.stdout is not None
+        seen = process.stdout.read(1)  # a program was solved, and there are steps already; nothing: it is over
+        time.sleep(float(killer.rng.random()) * 0.15 if seen else 0.0)
+        killer.kill("while the exact engine took a step after its first", process)
+        if number % 3 == 2 or not seen:
+            killer.end()
+    killer.tell()
+
+
+def flushes(root: Path) -> None:
+    """Right before or after the n-th flush or rename; every other run is killed twice."""
+    killer = Killer(root, "relational")
+    for number in range(60):
+        call, side = ("fsync", "replace")[number % 2], ("before", "after")[number // 2 % 2]
+        process = start(killer.folder, "relational", call, side, str(1 + int(killer.rng.integers(0, 12))))
+        killer.hits[f"{side} {call}"] += done(process) == -signal.SIGKILL
+        if number % 2:
+            killer.end()
+    killer.tell()
 
 
 def ctrl_c(root: Path) -> None:
@@ -232,7 +244,7 @@ def closed_output() -> None:
     os.close(write)
 
 
-PARTS = {"kills": kills, "ctrl-c": ctrl_c, "links": links, "disk": disk}
+PARTS = {"kills": kills, "exact": exact, "flushes": flushes, "ctrl-c": ctrl_c, "links": links, "disk": disk}
 
 
 def main() -> None:

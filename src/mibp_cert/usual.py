@@ -46,7 +46,7 @@ def usual_batch(rows: int) -> int:
 
 def lonely_row(rows: int, batch_size: int) -> str | None:
     """What to say of a last batch of one row, whose gradient weighs as much as that of a whole batch; None: there is none."""
-    if batch_size <= 1 or rows % batch_size != 1:
+    if batch_size == 1 or rows % batch_size != 1:
         return None
     return (
         f"The last batch of every epoch holds a single row, which moves the model as much as {batch_size} others together: "

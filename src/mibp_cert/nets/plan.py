@@ -259,6 +259,8 @@ def steps_per_epoch(n: int, batch_size: int) -> int:
 
 def effective_batch_size(n: int, batch_size: int | None) -> int:
     """The batch size asked for, or the default: 100, or all rows if there are fewer."""
+    if batch_size is not None and not batch_size >= 1:
+        raise UserError(f"The batch size must be between 1 and the {n} training rows, got {batch_size}.")
     return min(100, n) if batch_size is None else batch_size
 
 
