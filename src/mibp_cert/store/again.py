@@ -17,9 +17,10 @@ from mibp_cert.certify.request import Request
 from mibp_cert.engines import Box, Engine, ParameterSet
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import SoundnessError
+from mibp_cert.fitted import Fitted
 from mibp_cert.store.archive import record_json
 from mibp_cert.store.contents import Contents
-from mibp_cert.store.kernel import LAST_BITS, apart, changed, kernel
+from mibp_cert.store.kernel import FIGURES, LAST_BITS, SEARCHED, apart, changed, kernel
 
 
 @dataclass
@@ -31,7 +32,9 @@ class Again:
     near: dict[int, float] = field(default_factory=dict)
     """Steps whose last bits differ, as they may where another kernel computes: by how much of the radius."""
     unlike: list[int] = field(default_factory=list)
-    """Steps that differ by more, and may: last bits decide where a solver ends."""
+    """Steps that differ by more, and may: last bits decide where a search or a solver ends."""
+    instead: dict[int, dict[str, Array]] = field(default_factory=dict)
+    """Of fits that differ so: the set that was proven here, from which the answers must follow, too."""
 
     @property
     def words(self) -> str:
@@ -40,9 +43,10 @@ class Again:
             return "; ".join(self.wrong[:5]) + more
         if self.unlike:
             listed = ", ".join(map(str, self.unlike[:9]))
-            return f"other last bits lead the solver to other bounds after step(s) {listed}"
+            return f"other last bits lead the search to other bounds after step(s) {listed}"
         if self.near:
-            return f"other last bits after {len(self.near)} of them, by at most {max(self.near.values()):.1g} of the radius"
+            what = "other ends of the search" if self.instead else "other last bits"
+            return f"{what} after {len(self.near)} of them, by at most {max(self.near.values()):.1g} of the radius"
         return "the same bits"
 
 
@@ -68,13 +72,18 @@ def take_again(request: Request, engine: Engine, kept: Contents, hear: Callable[
         loosely = kept.kernels[number - 1] != kernel()
         now_said, said = record_json(mine), record_json(record)
         del now_said["report"]["seconds"], said["report"]["seconds"]
-        if far > LAST_BITS and loosely and engine.solves:
-            found.unlike.append(number)
+        if loosely and far > LAST_BITS and (engine.solves or far <= SEARCHED):
+            if isinstance(request.training, Fitted) and far <= SEARCHED:
+                found.near[number] = far
+                found.instead[number] = {**after.arrays(), "trained": trained}
+            else:
+                found.unlike.append(number)
         elif far > (LAST_BITS if loosely else 0.0):
             found.wrong.append(f"other bounds after step {number}{_where(after.arrays(), trained, arrays)}")
         elif far:
             found.near[number] = far
-        if number not in found.unlike and (keys := changed(now_said, said, loosely)):
+        most = SEARCHED if number in found.instead else FIGURES if loosely else 0.0
+        if number not in found.unlike and (keys := changed(now_said, said, most)):
             found.wrong.append(f"the record of step {number} says something else of {', '.join(keys[:4])}")
         if mine.diverged or record.diverged:
             break

@@ -19,8 +19,9 @@ from mibp_cert.certify.predict import ABSTAIN
 from mibp_cert.certify.request import Request
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import MibpCertError, UserError
+from mibp_cert.fitted import Fitted
 from mibp_cert.store.contents import Contents, Plain
-from mibp_cert.store.kernel import LAST_BITS, apart, changed, kernel
+from mibp_cert.store.kernel import FIGURES, LAST_BITS, SEARCHED, apart, changed, kernel
 
 ATTACK = "attack_"
 OF_ATTACK = ("attack", "test.attacked", "test.by_class")
@@ -69,11 +70,13 @@ def is_whole(request: Request, kept: Contents) -> bool:
     return kept.records[-1].steps == request.unrolled.total or kept.records[-1].diverged
 
 
-def found_again(request: Request, kept: Contents, hear: Callable[[str], None]) -> list[Finding]:
-    """Everything that the result says, compared with what comes out now."""
+def found_again(
+    request: Request, kept: Contents, instead: Mapping[int, dict[str, Array]], hear: Callable[[str], None]
+) -> list[Finding]:
+    """Everything that the result says, compared with what comes out now; `instead`: sets to use in place of stored ones."""
     assert kept.result is not None
     assert kept.answers is not None
-    replay = _Replay(kept.records, kept.arrays)
+    replay = _Replay(kept.records, {**kept.arrays, **instead})
     try:
         certify(request, Callbacks(on_stage=lambda stage: hear(f"{stage} again")), replay)
     except UserError as error:
@@ -81,9 +84,11 @@ def found_again(request: Request, kept: Contents, hear: Callable[[str], None]) -
     except MibpCertError as error:
         return [Finding("answers", False, str(error))]
     loosely = kept.result.get("kernel") != kernel()
-    answers = _answers(request, replay.answers, kept.answers, loosely)
+    searched = loosely and isinstance(request.training, Fitted)
+    answers = _answers(request, replay.answers, kept.answers, SEARCHED if searched else LAST_BITS if loosely else 0.0)
+    most = SEARCHED if searched else FIGURES if loosely else 0.0
     attack = _attack(replay.answers, kept.answers, loosely)
-    return [*answers, *attack, _figures(replay.plain, kept.result, loosely, all(one.holds for one in attack))]
+    return [*answers, *attack, _figures(replay.plain, kept.result, most, all(one.holds for one in attack))]
 
 
 def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -92,7 +97,7 @@ def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: value for name, value in arrays.items() if name not in attack}, attack
 
 
-def _answers(request: Request, mine: Mapping[str, Any], kept: Mapping[str, Any], loosely: bool) -> list[Finding]:
+def _answers(request: Request, mine: Mapping[str, Any], kept: Mapping[str, Any], most: float) -> list[Finding]:
     """Classes, margins and ranges of the test points, and the clean model's classes."""
     if request.data.test is None and not _split(kept)[0]:
         return []
@@ -103,7 +108,7 @@ def _answers(request: Request, mine: Mapping[str, Any], kept: Mapping[str, Any],
         same = int((again["test_classes"] == said["test_classes"]).sum())
         words = f"limits in seconds: {same} of {told} came out again, {int(contradicts.sum())} otherwise"
         return [Finding("answers", False if contradicts.any() else None, words)]
-    if far > (LAST_BITS if loosely else 0.0):
+    if far > most:
         names = [name for name in said if apart({name: again.get(name, np.zeros(0))}, {name: said[name]}) > 0]
         return [Finding("answers", False, f"{told} do not come out of the stored set: other {', '.join(names[:4])}")]
     bits = "with the same bits" if not far else f"but for last bits ({far:.1g} of their radius)"
@@ -153,9 +158,9 @@ def _close(mine: Mapping[str, Any], kept: Mapping[str, Any], loosely: bool) -> b
     return all(near(mine[name], kept[name]) for name in kept)
 
 
-def _figures(mine: Plain, kept: Plain, loosely: bool, attack: bool) -> Finding:
+def _figures(mine: Plain, kept: Plain, most: float, attack: bool) -> Finding:
     """Every key of the result but seconds and versions."""
-    keys = changed(_findings(mine), _findings(kept), loosely)
+    keys = changed(_findings(mine), _findings(kept), most)
     if not attack:  # said above, once
         keys = [key for key in keys if not key.startswith(OF_ATTACK)]
     if keys:

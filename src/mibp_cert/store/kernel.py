@@ -23,6 +23,8 @@ LAST_BITS = 2.0**-33
 SMALLEST = 2.0**-44
 FIGURES = 1e-9
 """Relative difference of figures that were computed from such numbers."""
+SEARCHED = 2.0**-13
+"""Where ends are searched for, last bits decide where the search stops: by how much of the radius, and of such figures."""
 PAIRS = (("lower", "upper"), ("low", "high"), ("margin", "margin_high"))
 """How ends of ranges are called."""
 SOLVERS = ("scipy", "highspy", "pyscipopt")
@@ -83,16 +85,16 @@ def _radius(name: str, array: Any, kept: Mapping[str, Any]) -> Any:
     return half if half.ndim == array.ndim else half.reshape(len(half), *[1] * (array.ndim - 1))
 
 
-def changed(mine: Any, kept: Any, loosely: bool, place: str = "") -> list[str]:
-    """Where plain data differ, `loosely` by more than the last bits: the keys that lead there."""
+def changed(mine: Any, kept: Any, most: float, place: str = "") -> list[str]:
+    """Where plain data differ, numbers by more than this share of them: the keys that lead there."""
     if isinstance(mine, dict) and isinstance(kept, dict):
         keys = sorted(mine.keys() | kept.keys())
         gone = [f"{place}{key}" for key in keys if key not in mine or key not in kept]
         both = [key for key in keys if key in mine and key in kept]
-        return gone + [found for key in both for found in changed(mine[key], kept[key], loosely, f"{place}{key}.")]
+        return gone + [found for key in both for found in changed(mine[key], kept[key], most, f"{place}{key}.")]
     if isinstance(mine, list) and isinstance(kept, list) and len(mine) == len(kept):
         pairs = enumerate(zip(mine, kept, strict=True), start=1)
-        return [found for i, pair in pairs for found in changed(*pair, loosely, f"{place}{i}.")]
-    near = loosely and isinstance(mine, float) and isinstance(kept, float)
-    same = np.isclose(mine, kept, rtol=FIGURES, atol=0.0) if near else type(mine) is type(kept) and mine == kept
+        return [found for i, pair in pairs for found in changed(*pair, most, f"{place}{i}.")]
+    near = most > 0 and isinstance(mine, float) and isinstance(kept, float)
+    same = np.isclose(mine, kept, rtol=most, atol=0.0) if near else type(mine) is type(kept) and mine == kept
     return [] if same else [place.rstrip(".")]

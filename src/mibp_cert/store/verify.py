@@ -13,13 +13,9 @@ Nothing is written into the run's directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from mibp_cert.certify.attack import AttackSettings, check_certificates
 from mibp_cert.certify.request import Request
@@ -27,60 +23,24 @@ from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.certify.tables import attack_rows
 from mibp_cert.check.steps import prove_steps
 from mibp_cert.data import Split
-from mibp_cert.engines import Engine, Inputs
-from mibp_cert.engines.rounding import Array
+from mibp_cert.engines import Inputs
 from mibp_cert.errors import MISFITS, MibpCertError, SoundnessError, UnsupportedOperation, UserError
-from mibp_cert.fitted import FitStep, Fitted
-from mibp_cert.nets import run_steps
-from mibp_cert.sets import ThreatSet
-from mibp_cert.store import refit, second
-from mibp_cert.store.again import take_again
+from mibp_cert.fitted import Fitted
+from mibp_cert.store.again import Again, take_again
 from mibp_cert.store.archive import differing, load_run, stored_request
+from mibp_cert.store.checks import AuditSettings, Check, Hear
 from mibp_cert.store.contents import Contents
 from mibp_cert.store.figures import found_again, is_whole
 from mibp_cert.store.kernel import kernel
+from mibp_cert.store.opinion import Opinion
 from mibp_cert.threats import Threat
 
-Hear = Callable[[str], None]
 PROVEN_BY_ITSELF = "interval"
 """The engine whose steps `check.steps` proves."""
 PATIENCE = 600.0
 """Seconds that a proof may take which nobody asked for."""
 PAIR = 4e-6
 """Seconds that the proof takes for a parameter and a row, about."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was checked: whether it holds (None: that could not be checked), and what was found, in words."""
-
-    name: str
-    holds: bool | None
-    words: str
-    how: str = ""
-    """What was done, where it holds: `proven`, `taken again`, `sampled`, …"""
-    given: str = ""
-    """What nobody checked, and is taken as given."""
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """How much is checked: `points` at random and `parameters` pushed both ways for the second opinion on each step; whether all
-    that was computed is `recomputed`; whether steps are `proven` (None: if that is quick); and the fresh datasets, drawn with
-    `seed`."""
-
-    points: int = 4
-    parameters: int = 4
-    recompute: bool = True
-    members: int = 60
-    seed: int = 1
-    prove: bool | None = None
-
-
-def verdict(checks: Sequence[Check]) -> bool | None:
-    """Of all of them: False if something is wrong, None if nothing is but something could not be checked."""
-    outcomes = {check.holds for check in checks}
-    return False if False in outcomes else None if None in outcomes or not checks else True
 
 
 def verify(
@@ -108,9 +68,12 @@ def verify(
         return [*found, Check("request", None, str(error))]
     try:
         found += _request(request, kept, data)
-        with closing(request.make_engine()) as engine:
-            found += _steps(request, engine, kept, settings, hear)
-        found += _result(path, request, kept, settings, threat, hear)
+        again = None
+        if settings.recompute and request.settings.solver.repeatable and kept.records:
+            with closing(request.make_engine()) as engine:
+                again = take_again(request, engine, kept, hear)
+        found += _steps(request, kept, again, settings, hear)
+        found += _result(path, request, kept, again, settings, threat, hear)
     except MibpCertError as error:
         found.append(Check("run", False, str(error)))
     except MISFITS as error:
@@ -119,7 +82,13 @@ def verify(
 
 
 def _result(
-    path: Path, request: Request, kept: Contents, settings: AuditSettings, threat: Threat | None, hear: Hear
+    path: Path,
+    request: Request,
+    kept: Contents,
+    again: Again | None,
+    settings: AuditSettings,
+    threat: Threat | None,
+    hear: Hear,
 ) -> Iterator[Check]:
     """What the run found, if it is over."""
     if kept.result is None:
@@ -127,7 +96,7 @@ def _result(
     elif not is_whole(request, kept):
         yield Check("result", False, f"there is one, though there are records of {len(kept.records)} step(s) only")
     else:
-        yield from _findings(request, kept, settings, hear)
+        yield from _findings(request, kept, again, settings, hear)
         run = load_run(path, threat)
         yield _bounds(run)
         yield from _trainings(run, settings, hear)
@@ -154,7 +123,9 @@ def _request(request: Request, kept: Contents, data: Split | None) -> Iterator[C
         yield Check("data", not other, f"{words} in the data handed in", "compared")
 
 
-def _steps(request: Request, engine: Engine, kept: Contents, settings: AuditSettings, hear: Hear) -> Iterator[Check]:
+def _steps(
+    request: Request, kept: Contents, again: Again | None, settings: AuditSettings, hear: Hear
+) -> Iterator[Check]:
     """The stored steps: what was dropped, each step again, proven, and seen with other eyes."""
     if kept.missing:
         listed = ", ".join(map(str, kept.missing[:9])) + (", …" if len(kept.missing) > 9 else "")
@@ -162,20 +133,19 @@ def _steps(request: Request, engine: Engine, kept: Contents, settings: AuditSett
     if not kept.records:
         yield Check("steps", None, "no step was taken yet")
         return
-    yield _recomputed(request, engine, kept, settings, hear)
+    yield _recomputed(request, kept, again, settings)
     if request.engine == PROVEN_BY_ITSELF and not isinstance(request.training, Fitted):
         yield _proof(kept, settings, hear)
-    audit = _Audit(request, engine, kept.arrays, settings, hear)
-    if audit.numbers:
-        yield audit.opinion()
+    opinion = Opinion(request, kept.arrays, settings, hear)
+    if opinion.numbers:
+        yield opinion.check()
 
 
-def _recomputed(request: Request, engine: Engine, kept: Contents, settings: AuditSettings, hear: Hear) -> Check:
-    if not settings.recompute:
-        return Check("recomputed", None, "left out, as asked")
-    if not request.settings.solver.repeatable:
-        return Check("recomputed", None, "left out: wall-clock limits of the solver cannot be repeated")
-    again = take_again(request, engine, kept, hear)
+def _recomputed(request: Request, kept: Contents, again: Again | None, settings: AuditSettings) -> Check:
+    """What came of every step when it was taken again."""
+    if again is None:
+        why = "wall-clock limits of the solver cannot be repeated" if settings.recompute else "as asked"
+        return Check("recomputed", None, f"left out: {why}")
     told = f"{again.taken} step(s) taken again"
     if isinstance(request.training, Fitted):
         told = "ranges proven again from the data"
@@ -218,89 +188,14 @@ def _proof(kept: Contents, settings: AuditSettings, hear: Hear) -> Check:
     return Check("proof", True, told, "proven", f"{'; '.join(proof.claimed)}.")
 
 
-@dataclass
-class _Audit:
-    """The second opinion on the stored steps of one run."""
-
-    request: Request
-    engine: Engine
-    arrays: dict[int, dict[str, Array]]
-    settings: AuditSettings
-    hear: Hear
-
-    @property
-    def numbers(self) -> list[int]:
-        """Steps whose sets before and after are both there."""
-        return [n for n in sorted(self.arrays) if n == 1 or n - 1 in self.arrays]
-
-    def before(self, number: int) -> dict[str, Array]:
-        begin = self.request.unrolled.begin
-        return self.arrays[number - 1] if number > 1 else {"lower": begin, "upper": begin}
-
-    def opinion(self) -> Check:
-        """What it comes to: not that something holds where a step could not be evaluated."""
-        try:
-            found = {number: self._second(number) for number in self.numbers}
-        except UnsupportedOperation as error:
-            return Check("second opinion", None, str(error))
-        holds: bool | None = True
-        words = "every result is in the stored set"
-        empty = [str(number) for number, (_, points) in found.items() if not points]
-        if empty:
-            holds, words = None, f"no usable point for step(s) {', '.join(empty[:9])}"
-        wrong = [f"step {number}, {said}" for number, (sentences, _) in found.items() for said in sentences]
-        if wrong:
-            holds, words = False, "; ".join(wrong[:5])
-        count = sum(count for _, count in found.values())
-        told = f"{len(found)} step(s) evaluated at {count} points in ball arithmetic"
-        if isinstance(self.request.training, Fitted):
-            told = f"minimisers of {count} datasets enclosed in ball arithmetic"
-        given = "That every point of a set stays inside: points are samples, which refute but do not prove."
-        return Check("second opinion", holds, f"{told}: {words}", "evaluated", given)
-
-    def _cases(self, number: int) -> Iterator[tuple[ThreatSet, dict[str, Array], dict[str, Array]]]:
-        """Each case of the threat with its own sets before and after."""
-        before, after = self.before(number), self.arrays[number]
-        split = any(key.startswith("case0_") for key in after)
-        cases = self.request.members.cases(self.request.settings.relational.cases) if split else ()
-        if not cases:
-            yield self.request.members, before, after
-        for i, threat in enumerate(cases):
-            own = f"case{i}_"
-            mine = [{k.removeprefix(own): a for k, a in part.items() if k.startswith(own)} for part in (before, after)]
-            yield threat, mine[0] or before, mine[1]
-
-    def _second(self, number: int) -> tuple[list[str], int]:
-        """What is wrong with a step, and at how many points it was evaluated: 0 if some case of it was at none."""
-        self.hear(f"second opinion on step {number}")
-        found: list[tuple[list[str], int]] = []
-        earlier, step = self.request.unrolled.steps[: number - 1], self.request.unrolled.steps[number - 1]
-        if isinstance(step, FitStep):
-            rng = np.random.default_rng([self.settings.seed, number])
-            counts = self.settings.points, self.settings.parameters
-            return refit.check(step, self.request.members, self.arrays[number], rng, *counts)
-        for case, (threat, before, after) in enumerate(self._cases(number)):
-            noise = threat.noise()
-            old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
-            rng = np.random.default_rng([self.settings.seed, number, case])
-            if self.engine.solves:
-                # Exact sets may be smaller than the noise view: only datasets of the threat itself count.
-                count = self.settings.points + 2 * self.settings.parameters
-                members = second.corners(old, step, threat.sample(rng, count))
-            else:
-                points = second.points_of(new, rng, self.settings.points, self.settings.parameters)
-                members = second.members_at(old, step, points, partial(run_steps, earlier, self.request.unrolled.begin))
-            found.append(second.check(step, new, members))
-        evaluated = [count for _, count in found]
-        return [words for wrong, _ in found for words in wrong], sum(evaluated) if all(evaluated) else 0
-
-
-def _findings(request: Request, kept: Contents, settings: AuditSettings, hear: Hear) -> Iterator[Check]:
+def _findings(
+    request: Request, kept: Contents, again: Again | None, settings: AuditSettings, hear: Hear
+) -> Iterator[Check]:
     """What the result says, found again."""
     if not settings.recompute:
         yield Check("figures", None, "answers, attack and figures were not found again, as asked")
         return
-    for one in found_again(request, kept, hear):
+    for one in found_again(request, kept, {} if again is None else again.instead, hear):
         none = "That no attack was asked for. " if one.name == "figures" and request.attack is None else ""
         yield Check(one.name, one.holds, one.words, "found again", none)
 
