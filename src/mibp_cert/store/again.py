@@ -20,7 +20,7 @@ from mibp_cert.errors import SoundnessError
 from mibp_cert.fitted import Fitted
 from mibp_cert.store.archive import record_json
 from mibp_cert.store.contents import Contents
-from mibp_cert.store.kernel import FIGURES, LAST_BITS, SEARCHED, apart, changed, kernel
+from mibp_cert.store.kernel import FIGURES, HELPED, LAST_BITS, SEARCHED, apart, changed, kernel
 
 
 @dataclass
@@ -72,8 +72,9 @@ def take_again(request: Request, engine: Engine, kept: Contents, hear: Callable[
         loosely = kept.kernels[number - 1] != kernel()
         now_said, said = record_json(mine), record_json(record)
         del now_said["report"]["seconds"], said["report"]["seconds"]
-        if loosely and far > LAST_BITS and (engine.solves or far <= SEARCHED):
-            if isinstance(request.training, Fitted) and far <= SEARCHED:
+        fit = isinstance(request.training, Fitted)
+        if loosely and far > LAST_BITS and (engine.solves or far <= SEARCHED or (fit and np.isfinite(far))):
+            if fit and far <= HELPED and _box(after.arrays(), arrays) <= SEARCHED:
                 found.near[number] = far
                 found.instead[number] = {**after.arrays(), "trained": trained}
             else:
@@ -92,6 +93,12 @@ def take_again(request: Request, engine: Engine, kept: Contents, hear: Callable[
         else:
             now = after
     return found
+
+
+def _box(mine: dict[str, Array], kept: dict[str, Array] | None) -> float:
+    """How far the ranges of the parameters alone are apart."""
+    ends = ("lower", "upper")
+    return apart({end: mine[end] for end in ends}, {end: (kept or mine)[end] for end in ends})
 
 
 def _where(mine: dict[str, Array], trained: Array, kept: dict[str, Array] | None) -> str:

@@ -24,7 +24,9 @@ SMALLEST = 2.0**-44
 FIGURES = 1e-9
 """Relative difference of figures that were computed from such numbers."""
 SEARCHED = 2.0**-13
-"""Where ends are searched for, last bits decide where the search stops: by how much of the radius, and of such figures."""
+"""Where ends are searched for, last bits decide where the search stops: by how much of the radius, and of such figures, ..."""
+HELPED = 2.0**-6
+"""... and of the radii of ranges that only help to prove others."""
 PAIRS = (("lower", "upper"), ("low", "high"), ("margin", "margin_high"))
 """How ends of ranges are called."""
 SOLVERS = ("scipy", "highspy", "pyscipopt")
