@@ -224,8 +224,8 @@ class Archive:
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """The first key in which a description differs from what was written."""
-    plain = json.loads(json.dumps(now, allow_nan=False))
-    return next((key for key in {**before, **plain} if before.get(key) != plain.get(key)), None)
+    one, other = (json.loads(json.dumps(plain, allow_nan=False)) for plain in (before, now))
+    return next((key for key in {**one, **other} if one.get(key) != other.get(key)), None)
 
 
 class Kept:

@@ -55,8 +55,7 @@ class Opinion:
         told = f"{len(found)} step(s) evaluated at {count} points in ball arithmetic"
         if isinstance(self.request.training, Fitted):
             told = f"minimisers of {count} datasets enclosed in ball arithmetic"
-        given = "That every point of a set stays inside: points are samples, which refute but do not prove."
-        return Check("second opinion", holds, f"{told}: {words}", "evaluated", given)
+        return Check("second opinion", holds, f"{told}: {words}", "evaluated")
 
     def _cases(self, number: int) -> Iterator[tuple[ThreatSet, dict[str, Array], dict[str, Array]]]:
         """Each case of the threat with its own sets before and after."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from mibp_cert.certify.attack import AttackSettings, check_certificates
@@ -37,6 +38,7 @@ from mibp_cert.threats import Threat
 
 PROVEN_BY_ITSELF = "interval"
 """The engine whose steps `check.steps` proves."""
+POINTS = "That every point of a set stays inside: points are samples, which refute but do not prove."
 PATIENCE = 600.0
 """Seconds that a proof may take which nobody asked for."""
 PAIR = 4e-6
@@ -134,11 +136,12 @@ def _steps(
         yield Check("steps", None, "no step was taken yet")
         return
     yield _recomputed(request, kept, again, settings)
+    proof = None
     if request.engine == PROVEN_BY_ITSELF and not isinstance(request.training, Fitted):
-        yield _proof(kept, settings, hear)
+        yield (proof := _proof(kept, settings, hear))
     opinion = Opinion(request, kept.arrays, settings, hear)
     if opinion.numbers:
-        yield opinion.check()
+        yield replace(opinion.check(), given="" if proof is not None and proof.holds else POINTS)
 
 
 def _recomputed(request: Request, kept: Contents, again: Again | None, settings: AuditSettings) -> Check:
@@ -185,7 +188,7 @@ def _proof(kept: Contents, settings: AuditSettings, hear: Hear) -> Check:
     if kept.missing:
         return Check("proof", None, f"{told}; of what follows, the set after step {first} is not there")
     told += "" if result is None or not proof.rows else f", and the answers for {proof.rows} test points"
-    return Check("proof", True, told, "proven", f"{'; '.join(proof.claimed)}.")
+    return Check("proof", True, told, "proven", f"What the proof starts from: {'; '.join(proof.claimed)}.")
 
 
 def _findings(
