@@ -73,7 +73,7 @@ def take_again(request: Request, engine: Engine, kept: Contents, hear: Callable[
         now_said, said = record_json(mine), record_json(record)
         del now_said["report"]["seconds"], said["report"]["seconds"]
         fit = isinstance(request.training, Fitted)
-        if loosely and far > LAST_BITS and (engine.solves or far <= SEARCHED or (fit and np.isfinite(far))):
+        if loosely and far > LAST_BITS and (engine.solves or (fit and np.isfinite(far))):
             if fit and far <= HELPED and _box(after.arrays(), arrays) <= SEARCHED:
                 found.near[number] = far
                 found.instead[number] = {**after.arrays(), "trained": trained}
