@@ -53,8 +53,8 @@ CASES: dict[str, tuple[Any, mc.Threat, mc.Fitted]] = {
         mc.LInf(0.01, columns=[0, 1, 2]),
         mc.Fitted(C=0.1),
     ),
-    "Breast Cancer, all columns": (lambda: load("breast-cancer", 0), mc.LInf(0.005), mc.Fitted(C=0.02)),
-    "wine, bad rows": (wine, mc.Budget(mc.L2(0.5), rows=2), mc.Fitted(C=0.05)),
+    "Breast Cancer, all columns": (lambda: load("breast-cancer", 0), mc.LInf(0.003), mc.Fitted(C=0.02)),
+    "wine, bad rows": (wine, mc.Budget(mc.L2(0.3), rows=2), mc.Fitted(C=0.05)),
     "survey, missing answers": (lambda: survey("cross-entropy", missing=True), mc.Missing(), mc.Fitted(C=0.05)),
     "survey, a neighbour": (
         lambda: survey("squared-hinge"),

@@ -41,7 +41,7 @@ PROVEN_BY_ITSELF = "interval"
 POINTS = "That every point of a set stays inside: points are samples, which refute but do not prove."
 PATIENCE = 600.0
 """Seconds that a proof may take which nobody asked for."""
-PAIR = 4e-6
+PAIR = 2e-6
 """Seconds that the proof takes for a parameter and a row, about."""
 
 
