@@ -13,6 +13,7 @@ from archives import CASES, QUICK, copy_of, request, rewrite, small
 from mibp_cert.errors import UserError
 from mibp_cert.store import archive, second, stored_request
 from mibp_cert.store.archive import digest, opened, pack, read_step, sealed
+from mibp_cert.store.checks import verdict
 from mibp_cert.store.npz import unpack
 from mibp_cert.store.verify import AuditSettings, verify
 
@@ -20,10 +21,13 @@ from mibp_cert.store.verify import AuditSettings, verify
 def test_what_was_dropped_is_not_said_to_be_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "KEEP", 1)
     mc.certify_training(*request(mc.LInf(0.02)), run_dir=tmp_path)
-    found = {check.name: check.holds for check in verify(tmp_path, QUICK)}
+    checks = verify(tmp_path, QUICK)
+    found = {check.name: check.holds for check in checks}
     assert found["steps"] is None
     assert found["hashes"]
-    assert not {"second opinion", "recomputed"} & found.keys()
+    assert found["recomputed"]  # from the first step on, without the sets between
+    assert "second opinion" not in found
+    assert verdict(checks) is None
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +41,13 @@ def test_verify_holds_for_what_was_written(finished: Path) -> None:
     found = verify(finished, QUICK)
     assert [check.name for check in found] == [
         "hashes",
-        "second opinion",
+        "initial parameters",
         "recomputed",
-        "bounds",
+        "second opinion",
         "answers",
+        "attack",
+        "figures",
+        "bounds",
         "trainings",
     ]
     assert all(check.holds for check in found)
@@ -56,7 +63,7 @@ def test_verify_catches_one_altered_bound_though_all_hashes_were_mended(finished
     found = {check.name: check for check in verify(folder, QUICK)}
     assert found["hashes"].holds
     assert not found["recomputed"].holds
-    assert "step(s) 8" in found["recomputed"].words
+    assert "after step 8" in found["recomputed"].words
 
 
 @pytest.mark.parametrize("what", ["linear", "middle", "slack", "lower", "little"])
@@ -178,9 +185,11 @@ def test_verify_of_the_exact_step_asks_only_about_datasets_that_the_rules_allow(
 def test_verify_misses_no_set_that_was_removed(finished: Path, tmp_path: Path) -> None:
     folder = copy_of(finished, tmp_path / "run")
     (folder / "steps/000004.npz").unlink()
-    (check,) = verify(folder, QUICK)
-    assert not check.holds
-    assert "set after step 4 is not in" in check.words
+    checks = verify(folder, QUICK)
+    found = {check.name: check for check in checks}
+    assert found["steps"].holds is None
+    assert found["steps"].words.endswith("(any more): 4")
+    assert verdict(checks) is None
 
 
 def test_verify_catches_answers_that_do_not_come_out_of_the_set(tmp_path: Path) -> None:
@@ -202,7 +211,8 @@ def test_an_unfinished_run_is_verified_as_far_as_it_goes(finished: Path, tmp_pat
     folder = copy_of(finished, tmp_path / "run")
     (folder / "result.json").unlink()
     found = verify(folder, QUICK)
-    assert all(check.holds for check in found)
+    assert all(check.holds for check in found[:-1])
+    assert found[-1].holds is None
     assert "not finished" in found[-1].words
     with pytest.raises(UserError, match="is not finished; go on with it"):
         mc.load_run(folder)

@@ -22,6 +22,7 @@ from mibp_cert.data.table import split_table
 from mibp_cert.engines import engine_named
 from mibp_cert.errors import UserError
 from mibp_cert.job import job_of
+from mibp_cert.store import archive
 from mibp_cert.threats.short import threat_of
 
 
@@ -68,7 +69,7 @@ def test_the_command_on_a_file_with_missing_answers(tmp_path: Path) -> None:
     assert 0 < found["test"]["certified_accuracy"] <= found["test"]["attacked_accuracy"]
     assert (found["model"], found["loss"], found["epochs"]) == ("logistic", "cross-entropy", [])
     assert found["C"] == found["choice"]["C"] == found["configuration"]["model"]["C"]
-    assert json.loads((tmp_path / "run" / "config.json").read_text()) == found["configuration"]
+    assert archive.read_config(tmp_path / "run") == found["configuration"]
     assert "Re-check" in page.read_text()
     assert "hashes" in run("verify", str(tmp_path / "run"), "--points", "1", "--parameters", "1")
     assert "Report written" in run("report", str(tmp_path / "run"), str(tmp_path / "again.html"))

@@ -68,8 +68,47 @@ def certify_training(
     >>> run.bounds.contains(run.theta)
     True
     """
+    request = training_request(
+        network,
+        data,
+        threat,
+        training,
+        engine,
+        solver=solver,
+        relational=relational,
+        attack_settings=attack_settings,
+        unroll=unroll,
+        prediction=prediction,
+        select=select,
+        test_threat=test_threat,
+        attacked=attacked,
+        theta0=theta0,
+        steps=steps,
+    )
+    return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
+
+
+def training_request(
+    network: Network,
+    data: Split | Dataset,
+    threat: Threat | None = None,
+    training: Training | None = None,
+    engine: str = "relational",
+    *,
+    solver: SolverSettings | None = None,
+    relational: RelationalSettings | None = None,
+    attack_settings: AttackSettings | None = None,
+    unroll: int = 1,
+    prediction: str | None = None,
+    select: str | Selection = "last",
+    test_threat: Threat | None = None,
+    attacked: bool = True,
+    theta0: Array | None = None,
+    steps: int | None = None,
+) -> Request:
+    """What `certify_training` is asked for, with nothing left open."""
     training = training or Training()
-    request = _request(
+    return _request(
         network,
         data,
         threat,
@@ -83,7 +122,6 @@ def certify_training(
         (attack_settings or AttackSettings()) if attacked else None,
         steps,
     )
-    return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
 
 
 def certify_fit(
@@ -115,13 +153,41 @@ def certify_fit(
     >>> run.bounds.contains(run.theta)
     True
     """
+    request = fit_request(
+        data,
+        threat,
+        model,
+        engine,
+        solver=solver,
+        sample_weight=sample_weight,
+        test_threat=test_threat,
+        attack_settings=attack_settings,
+        attacked=attacked,
+        thorough=thorough,
+    )
+    return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
+
+
+def fit_request(
+    data: Split | Dataset,
+    threat: Threat | None = None,
+    model: Fitted | None = None,
+    engine: str = "dual",
+    *,
+    solver: SolverSettings | None = None,
+    sample_weight: ArrayLike | None = None,
+    test_threat: Threat | None = None,
+    attack_settings: AttackSettings | None = None,
+    attacked: bool = True,
+    thorough: bool = True,
+) -> Request:
+    """What `certify_fit` is asked for, with nothing left open."""
     split = Split.of(data)
     if sample_weight is not None:
         split = replace(split, train=split.train.weighted(sample_weight))
     settings = EngineSettings(solver or SolverSettings(), thorough=thorough)
     wanted = (attack_settings or AttackSettings()) if attacked else None
-    request = _of_fit(split, threat, model or Fitted(), engine, settings, test_threat, wanted)
-    return certify(request, callbacks) if run_dir is None else run_in(run_dir, request, callbacks, resume=resume)
+    return _of_fit(split, threat, model or Fitted(), engine, settings, test_threat, wanted)
 
 
 def attack_fit(

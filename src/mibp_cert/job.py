@@ -9,13 +9,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
 
-from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Selection
+from mibp_cert.certify import AttackSettings, Callbacks, CertifiedRun, Request, Selection
 from mibp_cert.certify.forecast import Forecast, check_memory, forecast
 from mibp_cert.config import ALL, AUTO, NETWORK, NOT_OF_FITTED, OF_ALL, OF_FIT_PROGRAMS, Config, defaults, flag_of
 from mibp_cert.data import NAMES, Split, Task, load
 from mibp_cert.data.reading import Reading, read_file
 from mibp_cert.data.table import missing_columns, notes, split_table
-from mibp_cert.doors import certify_fit, certify_training
+from mibp_cert.doors import certify_fit, certify_training, fit_request, training_request
 from mibp_cert.engines import RelationalSettings, SolverSettings, engine_named
 from mibp_cert.errors import UserError
 from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, FitMibpEngine, Fitted, RandomFeatures
@@ -98,10 +98,19 @@ class Job:
         given = {"select": self.select, "callbacks": callbacks, **self.options, **kept}
         return certify_training(self.network, self.data, self.threat, self.training, engine, **given)
 
+    def request(self, engine: str) -> Request:
+        """What one of the engines is asked."""
+        if isinstance(self.training, Fitted):
+            return fit_request(self.data, self.threat, self.training, engine, **self.options)
+        given = {"select": self.select, **self.options}
+        return training_request(self.network, self.data, self.threat, self.training, engine, **given)
 
-def job_of(config: Config) -> Job:
-    """Read the data and build everything that the configuration describes."""
-    data, said = _data(config["data"], config["threat"], config["training"]["seed"])
+
+def job_of(config: Config, data: Split | None = None) -> Job:
+    """Read the data and build everything that the configuration describes; `data`: where they were read before."""
+    said: list[str] = []
+    if data is None:
+        data, said = _data(config["data"], config["threat"], config["training"]["seed"])
     config = _with_usual(config, data)
     threat, test = threat_of(config["threat"], data.train), config["test_threat"]
     options = {

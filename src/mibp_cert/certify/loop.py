@@ -102,12 +102,12 @@ def certify(request: Request, hear: Callbacks | None = None, keeper: Keeper | No
     try:
         engine.check_threat(request.members)
         engine.check_graph(request.unrolled.steps[0].graph)
-        return _Loop(request, engine, hear, keeper).run()
+        return Loop(request, engine, hear, keeper).run()
     finally:
         engine.close()
 
 
-class _Loop:
+class Loop:
     """One run: what is fixed, and what has been counted so far."""
 
     def __init__(self, request: Request, engine: Engine, hear: Callbacks, keeper: Keeper | None) -> None:
@@ -177,7 +177,7 @@ class _Loop:
                 trained = step.train(trained, x[step.rows], y[step.rows])
                 elapsed = time.perf_counter() - start
                 bounds = now.first(self.parameters)
-                record = self._record(now, bounds, trained, count, report, elapsed, whole or last or select.per_step)
+                record = self.record(now, bounds, trained, count, report, elapsed, whole or last or select.per_step)
                 if self.keeper is not None:
                     needed = {number} if self.chosen is None else {number, self._place(self.chosen.record.steps)}
                     arrays = None if record.diverged else {**now.arrays(), "trained": trained}
@@ -197,7 +197,7 @@ class _Loop:
                 begun, start = len(self.reports), time.perf_counter()
         return reached
 
-    def _record(
+    def record(
         self,
         now: ParameterSet,
         bounds: ParameterSet,

@@ -176,6 +176,13 @@ class Request:
             raise UserError(f"Predictions of fitted models are bounded by their own engine, not by {prediction!r}.")
         return prediction_named(prediction)
 
+    @property
+    def drawn(self) -> bool:
+        """Are the initial parameters those that the training itself starts from, and not handed in?"""
+        if isinstance(self.training, Fitted):
+            return bool(np.array_equal(self.start, self.training.start(self.train)))
+        return bool(np.array_equal(self.start, self.network.initialise(self.training.seed, self.training.init)))
+
     @cached_property
     def members(self) -> ThreatSet:
         """The set of training data that may have been used."""
@@ -241,6 +248,8 @@ class Request:
             else digest_of(self.test_threat.bind(test)),
             "attack": None if self.attack is None else asdict(self.attack),
             **({} if self.steps is None else {"steps": self.steps}),
+            # Said only where they are not those that the seed draws: no other seed can be written beside these.
+            **({} if self.drawn else {"handed_in": True}),
             "repeatable": solver.repeatable,
             "data": {
                 "classes": [scalar(c) for c in train.classes],

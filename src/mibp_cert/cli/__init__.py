@@ -25,6 +25,7 @@ from mibp_cert.cli.doctor import doctor
 from mibp_cert.cli.ends import ended
 from mibp_cert.cli.names import NAMES, listed
 from mibp_cert.cli.reproduce import reproduce
+from mibp_cert.cli.verify import verify
 
 PANELS = {
     "data": "Your data",
@@ -202,7 +203,7 @@ def _root(
 app.command()(shared(commands.certify, MODEL | FLAGS | QUESTIONS))
 for _asked in (studies.tolerance, studies.blame, studies.compare):
     app.command()(shared(_asked, MODEL | FLAGS))
-for _command in (commands.resume, commands.report, commands.verify, check, reproduce, doctor):
+for _command in (commands.resume, commands.report, verify, check, reproduce, doctor):
     app.command()(_command)
 
 

@@ -1,4 +1,4 @@
-"""Commands on a user's data: certify, resume, report and verify; what they print and write, and what is said after Ctrl-C."""
+"""Commands on a user's data: certify, resume and report; what they print and write, and what is said after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Exit, Option
+from typer import Argument, Option
 
 from mibp_cert.cli.asked import Asked
 from mibp_cert.cli.ends import MORE_MEMORY, Interrupted, OutOfMemory
@@ -141,34 +141,6 @@ def report(
     run = load_run(run_dir)
     check_writable(path)
     write_report(new_console(quiet), path, run, stored_config(run_dir))
-
-
-def verify(
-    run_dir: RunDir,
-    points: Annotated[int, Option(help="Random points per step for the second opinion.")] = 4,
-    parameters: Annotated[int, Option(help="Parameters pushed both ways per step.")] = 4,
-    recompute: Annotated[bool, Option(help="Take every step again and compare bits.")] = True,
-    seed: Annotated[int, Option(help="Seed of the fresh datasets.")] = 1,
-) -> None:
-    """Check a stored run again: hashes, every step by a second arithmetic, fresh trainings. Status 1 if anything is wrong, 4 if
-    something could not be checked."""
-    from mibp_cert.store import verify as audit
-
-    for name, number in (("--points", points), ("--parameters", parameters), ("--seed", seed)):
-        if number < 0:
-            raise UserError(f"{name} takes a whole number ≥ 0, got {number}.")
-    if not run_dir.is_dir():
-        raise UserError(f"There is no run directory {run_dir}.")
-    console = Terminal()
-    with console.status("verifying") as status:
-        found = audit.verify(run_dir, audit.AuditSettings(points, parameters, recompute, seed=seed), hear=status.update)
-    for item in found:
-        word, style = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("not checked", "yellow")}[item.holds]
-        console.print(f"[{style}]{word:>11}[/]  {item.name}: ", end="")
-        console.print(item.words, soft_wrap=True, highlight=False, markup=False)
-    for code, outcome in ((1, False), (4, None)):
-        if any(item.holds is outcome for item in found):
-            raise Exit(code)
 
 
 def _loss(run: CertifiedRun, wanted: bool | None, seconds: float, quiet: bool) -> LossByPart | None:

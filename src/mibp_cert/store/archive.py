@@ -44,6 +44,7 @@ from mibp_cert.disk import (
 from mibp_cert.engines import StepReport
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError, fitting
+from mibp_cert.store.kernel import kernel
 from mibp_cert.store.mend import RECORD, SET, chain, mend, numbers
 from mibp_cert.store.npz import Arrays, arrays_in, digest, opened, pack, sealed
 from mibp_cert.threats import Threat
@@ -166,13 +167,11 @@ class Archive:
         before, _ = read_request(self.path)
         if kept["data"] != data:
             raise UserError(f"{self.path} belongs to a run on other data; name another folder.")
-        now = json.loads(json.dumps(description, allow_nan=False))
-        for key in {**before, **now}:
-            if before.get(key) != now.get(key):
-                raise UserError(
-                    f"{self.path} belongs to another run: {key} was {_short(before.get(key))} there and is "
-                    f"{_short(now.get(key))} here; name another folder, or use the same settings and versions."
-                )
+        if key := differing(before, description):
+            raise UserError(
+                f"{self.path} belongs to another run: {key} was {_short(before.get(key))} there and is "
+                f"{_short(description.get(key))} here; name another folder, or use the same settings and versions."
+            )
 
     def save(self, number: int, record: StepRecord, arrays: Arrays | None, needed: set[int]) -> None:
         """Keep the set after step `number` (None if it diverged); `needed`: steps whose sets must not be dropped."""
@@ -189,7 +188,7 @@ class Archive:
             write_safely(place.with_suffix(".npz"), content)
             self.size, hashed = self.size + len(content), digest(content)
         dropped = sorted({*self._superfluous(number, needed), *self._lost})
-        chained = {"number": number, "arrays": hashed, "dropped": dropped, "previous": self._last}
+        chained = {"number": number, "arrays": hashed, "dropped": dropped, "previous": self._last, "kernel": kernel()}
         text = sealed(record_json(record) | chained)
         write_safely(place.with_suffix(".json"), text)
         self._last = digest(text)
@@ -210,11 +209,10 @@ class Archive:
     def save_result(self, plain: dict[str, Any], arrays: Arrays) -> None:
         """Keep what was found in the end, bound to the chain of steps."""
         content = pack(arrays)
+        bound = {"arrays": digest(content), "previous": self._last, "kernel": kernel()}
         with self._told("The result cannot be written to {path}", "all steps are kept: {remedy}, then {resume}."):
             write_safely(self.path / "test.npz", content)
-            write_safely(
-                self.path / "result.json", sealed({**plain, "arrays": digest(content), "previous": self._last})
-            )
+            write_safely(self.path / "result.json", sealed({**plain, **bound}))
 
     def read_result(self) -> dict[str, Array] | None:
         """What was found, if the run is over."""
@@ -222,6 +220,12 @@ class Archive:
 
     def load(self, number: int) -> dict[str, Array]:
         return read_step(self.path, number)
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first key in which a description differs from what was written."""
+    one, other = (json.loads(json.dumps(plain, allow_nan=False)) for plain in (before, now))
+    return next((key for key in {**one, **other} if one.get(key) != other.get(key)), None)
 
 
 class Kept:
@@ -328,6 +332,10 @@ def load_run(path: str | Path, threat: Threat | None = None) -> CertifiedRun:
     """A finished run, read from its directory; `threat` where the file cannot hold it (rules). Nothing is written."""
     path = Path(path)
     request, kept = stored_request(path, threat), Kept(path)
+    if threat is not None and (key := differing(read_request(path)[0], request.to_json())) not in (None, "versions"):
+        raise UserError(
+            f"{path} belongs to another run: {key} is another one there; hand in the threat that it was made with."
+        )
     whole = len(kept.records) == len(request.unrolled.steps) or any(record.diverged for record in kept.records)
     if kept.read_result() is None or not whole:
         raise UserError(f"The run in {path} is not finished; go on with it first: mibp-cert resume {quote(str(path))}")
@@ -353,7 +361,9 @@ def _is_finished(path: Path) -> bool:
 def keep_config(path: Path, plain: Any) -> None:
     """Keep the caller's own configuration with the run."""
     try:
-        write_safely(path / "config.json", (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
+        write_safely(
+            path / "config.json", sealed({"configuration": plain, "run": digest(read_file(path / "run.json"))})
+        )
     except OSError as error:
         raise UserError(
             f"The configuration cannot be written to {path}: {error.strerror}; the run is kept: {remedy(error)}, then "
@@ -361,18 +371,15 @@ def keep_config(path: Path, plain: Any) -> None:
         ) from None
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"it holds {constant}")
-
-
 def read_config(path: Path) -> dict[str, Any] | None:
     """The configuration that was kept with the run, if there is one."""
-    try:
-        content = read_file(path / "config.json")
-    except FileNotFoundError:
+    if not exists(path / "config.json"):
         return None
+    kept = opened(path / "config.json")
+    if kept.get("run") != digest(read_file(path / "run.json")):
+        raise UserError(f"The configuration in {path} belongs to another run; remove config.json.")
+    plain: dict[str, Any] | None = kept.get("configuration")
     with fitting(f"The configuration in {path}"):
-        plain = json.loads(content, parse_constant=_refuse)
         if not isinstance(plain, dict) or not all(isinstance(section, dict) for section in plain.values()):
             raise TypeError("it has no sections")
         return plain

@@ -1,217 +1,213 @@
 """`verify`: a stored run, checked again.
 
 - hashes: of the data, the request, every step and the result, along their chain;
-- recomputed: every stored step taken again by its engine from the stored set before it, to the same bits (where the run has no
-  wall-clock limits);
+- recomputed: every step taken again by its engine (`store.again`), where the run has no wall-clock limits;
+- proof: every step of `interval`, in exact arithmetic, without engine code (`check.steps`);
 - second opinion: single points of every stored step, or minimisers of single datasets, in ball arithmetic, without engine code
   (`store.second`, `store.refit`);
+- answers, attack, figures: all that the result says, found again (`store.figures`);
 - trainings: fresh datasets of the threat, sampled and attacked, trained for real: inside the bounds, and certificates hold.
+
+Nothing is written into the run's directory.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from mibp_cert.certify.attack import AttackSettings, check_certificates
-from mibp_cert.certify.predict import ABSTAIN
 from mibp_cert.certify.request import Request
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.certify.tables import attack_rows
-from mibp_cert.engines import Box, Engine, Inputs, ParameterSet
-from mibp_cert.engines.rounding import Array
-from mibp_cert.errors import MibpCertError, SoundnessError, UnsupportedOperation, UserError
-from mibp_cert.fitted import FitStep, Fitted
-from mibp_cert.nets import run_steps
-from mibp_cert.sets import ThreatSet
-from mibp_cert.store import refit, second
-from mibp_cert.store.archive import load_run, read_chain, read_request, read_result, read_step, stored_request
+from mibp_cert.check.steps import prove_steps
+from mibp_cert.data import Split
+from mibp_cert.engines import Inputs
+from mibp_cert.errors import MISFITS, MibpCertError, SoundnessError, UnsupportedOperation, UserError
+from mibp_cert.fitted import Fitted
+from mibp_cert.store.again import Again, take_again
+from mibp_cert.store.archive import differing, load_run, stored_request
+from mibp_cert.store.checks import AuditSettings, Check, Hear
+from mibp_cert.store.contents import Contents
+from mibp_cert.store.figures import found_again, is_whole
+from mibp_cert.store.kernel import kernel
+from mibp_cert.store.opinion import Opinion
 from mibp_cert.threats import Threat
 
-Hear = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was checked: whether it holds (None: that could not be checked), and what was found, in words."""
-
-    name: str
-    holds: bool | None
-    words: str
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """How much is checked: `points` at random and `parameters` pushed both ways for the second opinion on each step; whether
-    steps are `recomputed`; and the fresh datasets, drawn with `seed`."""
-
-    points: int = 4
-    parameters: int = 4
-    recompute: bool = True
-    members: int = 60
-    seed: int = 1
+PROVEN_BY_ITSELF = "interval"
+"""The engine whose steps `check.steps` proves."""
+POINTS = "That every point of a set stays inside: points are samples, which refute but do not prove."
+PATIENCE = 600.0
+"""Seconds that a proof may take which nobody asked for."""
+PAIR = 2e-6
+"""Seconds that the proof takes for a parameter and a row, about."""
 
 
 def verify(
-    path: str | Path, settings: AuditSettings | None = None, threat: Threat | None = None, hear: Hear = lambda _: None
+    path: str | Path,
+    settings: AuditSettings | None = None,
+    threat: Threat | None = None,
+    hear: Hear = lambda _: None,
+    data: Split | None = None,
 ) -> list[Check]:
-    """Everything there is to check about the run in this directory; `threat` where the file cannot hold it (rules)."""
+    """Everything there is to check about the run in this directory; `threat` where the file cannot hold it (rules); `data`: the
+    rows that it should be about."""
     settings, path = settings or AuditSettings(), Path(path)
     hear("hashes")
     try:
-        records, last, dropped = read_chain(path)
-        description, _ = read_request(path)
-        read_result(path, last)
-        kept = [n for n, record in enumerate(records, start=1) if not record.diverged and n not in dropped]
-        arrays = {n: read_step(path, n) for n in kept}
+        kept = Contents.read(path)
     except MibpCertError as error:
         return [Check("hashes", False, str(error))]
-    found = [Check("hashes", True, f"data, request, {len(records)} step(s) and result are as they were written")]
+    words = f"data, request, {len(kept.records)} step(s) and result are as they were written"
+    whose = "" if data is not None else "Where the rows come from cannot be told from the directory alone. "
+    forger = "Hashes show damage; who alters a file can mend them."
+    found = [Check("hashes", True, words, "unbroken", whose + forger)]
     try:
         request = stored_request(path, threat)
-        run = load_run(path, threat) if (path / "result.json").exists() else None
     except UserError as error:  # what was written is whole, but cannot be read here: a layer or rules of the user's own
         return [*found, Check("request", None, str(error))]
-    if json.loads(json.dumps(request.to_json(), allow_nan=False)) != description:
-        found.append(Check("request", False, "this version reads the stored request otherwise than it was written"))
-    with closing(request.make_engine()) as engine:
-        found += _Audit(request, engine, arrays, settings, hear).steps()
-    if run is None:
-        return [*found, Check("result", True, "the run is not finished: there are no certificates yet")]
-    return [*found, _stored_bounds(run, arrays), *_answers(run, hear), *_trainings(run, settings, hear)]
+    try:
+        found += _request(request, kept, data)
+        again = None
+        if settings.recompute and request.settings.solver.repeatable and kept.records:
+            with closing(request.make_engine()) as engine:
+                again = take_again(request, engine, kept, hear)
+        found += _steps(request, kept, again, settings, hear)
+        found += _result(path, request, kept, again, settings, threat, hear)
+    except MibpCertError as error:
+        found.append(Check("run", False, str(error)))
+    except MISFITS as error:
+        found.append(Check("run", False, f"what is stored does not fit together ({type(error).__name__}: {error})"))
+    return found
 
 
-@dataclass
-class _Audit:
-    """The stored steps of one run."""
-
-    request: Request
-    engine: Engine
-    arrays: dict[int, dict[str, Array]]
-    settings: AuditSettings
-    hear: Hear
-
-    def before(self, number: int) -> dict[str, Array]:
-        begin = self.request.unrolled.begin
-        return self.arrays[number - 1] if number > 1 else {"lower": begin, "upper": begin}
-
-    def steps(self) -> list[Check]:
-        """The second opinion on every step whose sets before and after are both there, and every such step taken again."""
-        numbers = [n for n in sorted(self.arrays) if n == 1 or n - 1 in self.arrays]
-        if not numbers:
-            return [Check("steps", None, "of no step, the sets before and after it were both kept")]
-        if not self.settings.recompute:
-            return [self._opinion(numbers)]
-        holds, words = True, "left out: wall-clock limits of the solver cannot be repeated"
-        if self.request.settings.solver.repeatable:
-            changed = [number for number in numbers if not self._same(number)]
-            words = "the same bits" if not changed else f"other bounds after step(s) {', '.join(map(str, changed))}"
-            holds, words = not changed, f"{len(numbers)} step(s) taken again from the stored sets: {words}"
-            if isinstance(self.request.training, Fitted):
-                words = f"ranges proven again from the data: {'other bounds' if changed else 'the same bits'}"
-        return [self._opinion(numbers), Check("recomputed", holds, words)]
-
-    def _opinion(self, numbers: list[int]) -> Check:
-        """What the second opinion comes to: not that something holds where a step could not be evaluated."""
-        try:
-            found = {number: self._second(number) for number in numbers}
-        except UnsupportedOperation as error:
-            return Check("second opinion", None, str(error))
-        holds: bool | None = True
-        words = "every result is in the stored set"
-        empty = [str(number) for number, (_, points) in found.items() if not points]
-        if empty:
-            holds, words = None, f"no usable point for step(s) {', '.join(empty[:9])}"
-        wrong = [f"step {number}, {said}" for number, (sentences, _) in found.items() for said in sentences]
-        if wrong:
-            holds, words = False, "; ".join(wrong[:5])
-        count = sum(count for _, count in found.values())
-        told = f"{len(found)} step(s) evaluated at {count} points in ball arithmetic"
-        if isinstance(self.request.training, Fitted):
-            told = f"minimisers of {count} datasets enclosed in ball arithmetic"
-        return Check("second opinion", holds, f"{told}: {words}")
-
-    def _cases(self, number: int) -> Iterator[tuple[ThreatSet, dict[str, Array], dict[str, Array]]]:
-        """Each case of the threat with its own sets before and after."""
-        before, after = self.before(number), self.arrays[number]
-        split = any(key.startswith("case0_") for key in after)
-        cases = self.request.members.cases(self.request.settings.relational.cases) if split else ()
-        if not cases:
-            yield self.request.members, before, after
-        for i, threat in enumerate(cases):
-            own = f"case{i}_"
-            mine = [{k.removeprefix(own): a for k, a in part.items() if k.startswith(own)} for part in (before, after)]
-            yield threat, mine[0] or before, mine[1]
-
-    def _second(self, number: int) -> tuple[list[str], int]:
-        """What is wrong with a step, and at how many points it was evaluated: 0 if some case of it was at none."""
-        self.hear(f"second opinion on step {number}")
-        found: list[tuple[list[str], int]] = []
-        earlier, step = self.request.unrolled.steps[: number - 1], self.request.unrolled.steps[number - 1]
-        if isinstance(step, FitStep):
-            rng = np.random.default_rng([self.settings.seed, number])
-            counts = self.settings.points, self.settings.parameters
-            return refit.check(step, self.request.members, self.arrays[number], rng, *counts)
-        for case, (threat, before, after) in enumerate(self._cases(number)):
-            noise = threat.noise()
-            old, new = second.Stored.of(before, noise), second.Stored.of(after, noise)
-            rng = np.random.default_rng([self.settings.seed, number, case])
-            if self.engine.solves:
-                # Exact sets may be smaller than the noise view: only datasets of the threat itself count.
-                count = self.settings.points + 2 * self.settings.parameters
-                members = second.corners(old, step, threat.sample(rng, count))
-            else:
-                points = second.points_of(new, rng, self.settings.points, self.settings.parameters)
-                members = second.members_at(old, step, points, partial(run_steps, earlier, self.request.unrolled.begin))
-            found.append(second.check(step, new, members))
-        evaluated = [count for _, count in found]
-        return [words for wrong, _ in found for words in wrong], sum(evaluated) if all(evaluated) else 0
-
-    def _same(self, number: int) -> bool:
-        """Does the engine come to the same bits again?"""
-        self.hear(f"step {number} again")
-        plan, threat = self.request.unrolled, self.request.members
-        start: ParameterSet = Box.point(plan.begin)
-        if number > 1:
-            start = self.engine.restore(self.before(number), threat, plan.steps[number - 2])
-        again, _ = self.engine.advance(start, plan.steps[number - 1], threat)
-        return all(np.array_equal(value, self.arrays[number][name]) for name, value in again.arrays().items())
-
-
-def _stored_bounds(run: CertifiedRun, arrays: dict[int, dict[str, Array]]) -> Check:
-    """The run's bounds are those of the step that it is about."""
-    kept = arrays.get(-(-run.steps // run.request.settings.unroll))
-    mine, count = {"lower": run.bounds.lower, "upper": run.bounds.upper}, run.network.layout.size
-    same = kept is not None and all(np.array_equal(kept[end][:count], bound) for end, bound in mine.items())
-    inside = run.bounds.contains(run.theta)
-    whose = f"the bounds after step {run.steps}" if run.fitted is None else "the bounds of the minimum"
-    words = f"{whose} {'hold' if inside else 'do not hold'} the clean model"
-    return Check("bounds", same and inside, words if same else f"{words}, and are not those of the stored step")
-
-
-def _answers(run: CertifiedRun, hear: Hear) -> list[Check]:
-    """The stored answers for the test points come out of the stored set again."""
-    if run.data.test is None:
-        return []
-    hear("answers")
-    inputs = run.test_inputs()
-    if run.test_ranges is not None:
-        mine, kept = run.ranges_of(inputs).outputs, run.test_ranges.outputs
-        same = np.allclose(mine.low, kept.low, rtol=1e-9) and np.allclose(mine.high, kept.high, rtol=1e-9)
+def _result(
+    path: Path,
+    request: Request,
+    kept: Contents,
+    again: Again | None,
+    settings: AuditSettings,
+    threat: Threat | None,
+    hear: Hear,
+) -> Iterator[Check]:
+    """What the run found, if it is over."""
+    if kept.result is None:
+        yield Check("result", None, "the run is not finished: there are no certificates yet")
+    elif not is_whole(request, kept):
+        yield Check("result", False, f"there is one, though there are records of {len(kept.records)} step(s) only")
     else:
-        assert run.test is not None
-        again = run.certify_inputs(inputs)
-        # A solver out of time may certify less.
-        limited = run.request.predictor.solves and not run.repeatable
-        same = bool(((again.classes == run.test.classes) | (limited & (again.classes == ABSTAIN))).all())
-    words = "come out of the stored set again" if same else "do not come out of the stored set"
-    return [Check("answers", bool(same), f"the answers for {len(inputs.x)} test points {words}")]
+        yield from _findings(request, kept, again, settings, hear)
+        run = load_run(path, threat)
+        yield _bounds(run)
+        yield from _trainings(run, settings, hear)
+
+
+def _request(request: Request, kept: Contents, data: Split | None) -> Iterator[Check]:
+    """What was asked for, and of which rows."""
+    now, then = ({k: v for k, v in plain.items() if k != "versions"} for plain in (request.to_json(), kept.description))
+    if key := differing(then, now):
+        words = f"the request, read here, says something else of {key} than what was written"
+        yield Check("request", False, words)
+    if request.drawn:
+        where = "those that the seed draws" if not isinstance(request.training, Fitted) else "those of its features"
+        yield Check("initial parameters", True, where, "drawn again")
+    else:
+        fitted = isinstance(request.training, Fitted)
+        words = "not those of the features" if fitted else "handed in, so that no seed stands for them"
+        given = "Where the initial parameters come from."
+        yield Check("initial parameters", not fitted, words, "as handed in", given)
+    if data is not None:
+        mine, theirs = ({name: part.sha256 for name, part in split.parts.items()} for split in (request.data, data))
+        other = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+        words = f"other {' and '.join(other)} rows than" if other else f"the same {', '.join(mine)} rows as"
+        yield Check("data", not other, f"{words} in the data handed in", "compared")
+
+
+def _steps(
+    request: Request, kept: Contents, again: Again | None, settings: AuditSettings, hear: Hear
+) -> Iterator[Check]:
+    """The stored steps: what was dropped, each step again, proven, and seen with other eyes."""
+    if kept.missing:
+        listed = ", ".join(map(str, kept.missing[:9])) + (", …" if len(kept.missing) > 9 else "")
+        yield Check("steps", None, f"the sets after {len(kept.missing)} step(s) are not there (any more): {listed}")
+    if not kept.records:
+        yield Check("steps", None, "no step was taken yet")
+        return
+    yield _recomputed(request, kept, again, settings)
+    proof = None
+    if request.engine == PROVEN_BY_ITSELF and not isinstance(request.training, Fitted):
+        yield (proof := _proof(kept, settings, hear))
+    opinion = Opinion(request, kept.arrays, settings, hear)
+    if opinion.numbers:
+        yield replace(opinion.check(), given="" if proof is not None and proof.holds else POINTS)
+
+
+def _recomputed(request: Request, kept: Contents, again: Again | None, settings: AuditSettings) -> Check:
+    """What came of every step when it was taken again."""
+    if again is None:
+        why = "wall-clock limits of the solver cannot be repeated" if settings.recompute else "as asked"
+        return Check("recomputed", None, f"left out: {why}")
+    told = f"{again.taken} step(s) taken again"
+    if isinstance(request.training, Fitted):
+        told = "ranges proven again from the data"
+    told += "" if not kept.missing else ", without the sets that are gone"
+    here = ""
+    if again.near or again.unlike:
+        before = sorted({name or "one that is not named" for name in kept.kernels})
+        here = f" (computed by {' and '.join(before)}; here by {kernel()})"
+    holds = False if again.wrong else None if again.unlike else True
+    engine_is_right = "" if request.engine == PROVEN_BY_ITSELF else f"That the rules of '{request.engine}' are right. "
+    given = f"{engine_is_right}How many seconds steps took."
+    return Check("recomputed", holds, f"{told}: {again.words}{here}", "taken again", given)
+
+
+def _proof(kept: Contents, settings: AuditSettings, hear: Hear) -> Check:
+    """Every step's inclusion, and the answers, by a checker that knows no engine."""
+    rows = kept.description["training"]["batch_size"] or min(100, len(kept.data["train_x"]))
+    seconds = PAIR * len(kept.arrays) * rows * len(kept.data["start"])
+    if settings.prove is False or (settings.prove is None and seconds > PATIENCE):
+        why = "as asked" if settings.prove is False else f"it would take about {seconds / 60:.0f} minutes (--prove)"
+        return Check("proof", None, f"left out: {why}")
+    hear("proving every step")
+    first = min(kept.missing, default=len(kept.records) + 1)
+    sets = {number: arrays for number, arrays in kept.arrays.items() if number < first}
+    result = None
+    if not kept.missing and kept.result is not None and kept.answers is not None:
+        result = {**kept.result, **kept.answers}
+    if not sets:
+        return Check("proof", None, "no step could be proven: the set after the first one is not there")
+    try:
+        proof = prove_steps(kept.description, kept.data, sets, result)
+    except UnsupportedOperation as error:
+        return Check("proof", None, str(error))
+    told = f"{proof.steps} step(s) proven on their own, in exact arithmetic"
+    if proof.failed:
+        return Check("proof", False, f"{told}; then {proof.failed}")
+    if kept.missing:
+        return Check("proof", None, f"{told}; of what follows, the set after step {first} is not there")
+    told += "" if result is None or not proof.rows else f", and the answers for {proof.rows} test points"
+    return Check("proof", True, told, "proven", f"What the proof starts from: {'; '.join(proof.claimed)}.")
+
+
+def _findings(
+    request: Request, kept: Contents, again: Again | None, settings: AuditSettings, hear: Hear
+) -> Iterator[Check]:
+    """What the result says, found again."""
+    if not settings.recompute:
+        yield Check("figures", None, "answers, attack and figures were not found again, as asked")
+        return
+    for one in found_again(request, kept, {} if again is None else again.instead, hear):
+        none = "That no attack was asked for. " if one.name == "figures" and request.attack is None else ""
+        yield Check(one.name, one.holds, one.words, "found again", none)
+
+
+def _bounds(run: CertifiedRun) -> Check:
+    """The bounds that the run is about hold its clean model."""
+    whose = f"the bounds after step {run.steps}" if run.fitted is None else "the bounds of the minimum"
+    inside = run.bounds.contains(run.theta)
+    return Check("bounds", inside, f"{whose} {'hold' if inside else 'do not hold'} the clean model")
 
 
 def _trainings(run: CertifiedRun, settings: AuditSettings, hear: Hear) -> list[Check]:
@@ -228,4 +224,4 @@ def _trainings(run: CertifiedRun, settings: AuditSettings, hear: Hear) -> list[C
     made = "trained" if run.fitted is None else "fitted"
     words = f"{len(found.theta)} fresh datasets of the threat {made} for real, {outside} outside of the bounds"
     words += "" if run.answers.certified is None else "; no certificate is contradicted"
-    return [Check("trainings", outside == 0, words)]
+    return [Check("trainings", outside == 0, words, "tried")]
