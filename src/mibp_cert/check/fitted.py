@@ -61,6 +61,7 @@ from flint import arb, ctx
 
 from mibp_cert.check.doubt import GRID, Group, Ints, NotProven, Piece, Reader, Rows, Unit, listed
 from mibp_cert.check.file import Arrays, Certificate
+from mibp_cert.check.model import model_of
 from mibp_cert.data import Split
 from mibp_cert.errors import UserError
 
@@ -359,35 +360,27 @@ def _claims(problem: Problem, under: Under, by: Given, tests: Rows, claims: list
 
 def problem_of(plain: dict[str, Any], arrays: Arrays, split: Split) -> tuple[Problem, Rows]:
     """The problem that a certificate is about, rebuilt from the data; and the test rows."""
-    train, model, test = split.train, plain["model"], split.tested
-    loss, penalty = model["loss"], 1.0 / float(model["C"])
-    numbers = train.targets is not None
+    train, test, model = split.train, split.tested, model_of(plain["model"], split.train)
+    loss, alpha, by_class, numbers = model.loss, model.alpha, model.by_class, train.targets is not None
     if loss not in PSI or (loss in CLASSES) == numbers or (not numbers and len(train.classes) != 2):
         raise UserError(
             f"The checker knows {', '.join(PSI)}, of two classes or of numbers; this is {loss!r} of others."
         )
-    if model.get("features") is not None or not np.isfinite(penalty) or penalty <= 0:
-        raise UserError("The checker does not know frozen features, or models without a penalty.")
-    by_class = np.array(
-        [float((model.get("class_weight") or {}).get(str(name), 1.0)) for name in train.classes or ["all"]]
-    )
     y = train.targets[:, 0] if train.targets is not None else train.y.astype(float)
     weight = (np.ones(len(train)) if train.weights is None else train.weights) * by_class[train.y]
-    alpha = np.full(train.features, penalty)
-    if model["fit_intercept"]:
-        alpha = np.append(alpha, penalty if model["penalise_intercept"] else 0.0)
     unit = Unit.of([train.x, test.x, y, weight, alpha, *(a for a in arrays.values() if a.dtype == np.float64)])
     reader = Reader(train, unit)
     reader.read(plain["threat"], np.ones(len(train), dtype=bool), reader.base)
     flipped = any((doubt.y != 0).any() for doubt in (reader.base, *(own for _, _, own, _ in reader.budgets)))
     if flipped and not numbers and by_class[0] != by_class[1]:
         raise UserError("The checker does not know wrong labels where classes have weights.")
-    intercept = bool(model["fit_intercept"])
-    rows, groups = reader.rows(unit.exact(weight), unit.exact(y), intercept=intercept)
+    rows, groups = reader.rows(unit.exact(weight), unit.exact(y), intercept=model.intercept)
     own = Reader(test.ranged(train), unit)
     if plain.get("test_threat") is not None:
         own.read(plain["test_threat"], np.ones(len(test), dtype=bool), own.base)
-    tests, budgets = own.rows(unit.exact(np.ones(len(test))), unit.exact(np.zeros(len(test))), intercept=intercept)
+    tests, budgets = own.rows(
+        unit.exact(np.ones(len(test))), unit.exact(np.zeros(len(test))), intercept=model.intercept
+    )
     if budgets:
         raise UserError("Budgets of test rows are not known to the checker.")
     return Problem(unit, loss, unit.exact(alpha), rows, groups, unit.exact(y[weight > 0])), tests
