@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pytest
 
+from mibp_cert import certificate_of, certify_fit
 from mibp_cert.check import fitted as checker
 from mibp_cert.check.cells import Data
+from mibp_cert.check.file import Certificate
 from mibp_cert.cli.check import words
 from mibp_cert.data.reading import Reading
 from mibp_cert.errors import UnsupportedOperation, UserError
@@ -120,3 +123,37 @@ def test_check_tells_what_the_sender_chose() -> None:
         assert part in said
     plain = claim_of(split, Fitted(C=0.1), Nothing(), None, {**source, "reading": asdict(Reading("ill"))})
     assert len(words(plain, split, checker.Verdict([], 8, 40, 2, 5, 0.4))) == 3
+
+
+def altered(loss: str, threat: Any, **arrays: Any) -> checker.Verdict:
+    """The verdict on a certificate with other claims, each made of the old ones by its function."""
+    split = SPLIT[loss]
+    made = certificate_of(certify_fit(split, threat, Fitted(loss, C=0.1), attacked=False))
+    names = [name for name in made.arrays if name.startswith("claim_")]
+    given = {name: arrays.get(name, arrays["every"])(made.arrays[name]) for name in names}
+    return checker.check(Certificate(made.plain, {**made.arrays, **given}), split)
+
+
+def test_a_claim_that_is_made_twice_counts_once() -> None:
+    once, twice = (altered("cross-entropy", LInf({"income": 0.1}), every=how) for how in (np.copy, _twice))
+    assert not twice.failures
+    assert (once.claims, once.certified_accuracy) == (twice.claims, twice.certified_accuracy)
+    assert once.claims > 0
+
+
+def test_a_range_without_an_end_is_none() -> None:
+    both, lower, none = (
+        altered("squared-error", LInf({"income": 0.1}), every=how)
+        for how in (np.copy, lambda a: a[::2], lambda a: a[:0])
+    )
+    assert (both.claims, lower.claims, none.claims) == (5, 0, 0)
+    assert not both.failures + lower.failures + none.failures
+
+
+def test_claims_are_about_whole_rows() -> None:
+    with pytest.raises(UserError, match="no whole numbers"):
+        altered("cross-entropy", LInf({"income": 0.1}), every=np.copy, claim_rows=lambda a: a.astype(float))
+
+
+def _twice(array: Any) -> Any:
+    return np.concatenate([array, array])

@@ -302,6 +302,7 @@ class Verdict:
     rows: int
     queries: int
     claims: int
+    """Test rows whose class is claimed, or both ends of whose range."""
     tests: int
     certified_accuracy: float | None
     """Share of the test rows that are certified and right, by the labels in the data; None where numbers are predicted."""
@@ -316,6 +317,8 @@ def check(certificate: Certificate, split: Split, hear: Callable[[str], None] = 
         exact = {name: problem.unit.exact(array) for name, array in arrays.items() if array.dtype == np.float64}
         ranges, c = _ranges(exact, problem), exact["c"]
         ends = _given(exact, "range", problem, problem.ends)
+        if any(arrays[name].dtype != np.int64 for name in ("claim_rows", "claim_signs")):
+            raise ValueError("claims of rows that are no whole numbers")
         claims = list(
             zip(arrays["claim_rows"].tolist(), arrays["claim_signs"].tolist(), exact["claim_ends"], strict=True)
         )
@@ -339,11 +342,11 @@ def check(certificate: Certificate, split: Split, hear: Callable[[str], None] = 
             found += failures or _claims(problem, Under(problem, proven, tilt), last, tests, claims)
         except NotProven as error:
             found = [str(error)]
-    share = None
+    share, sides = None, {(i, sign) for i, sign, _ in claims}
+    said = {i for i, sign in sides if problem.loss in CLASSES or (i, -sign) in sides}
     if problem.loss in CLASSES and split.test is not None:
-        right = [int(split.test.y[i]) == (sign > 0) for i, sign in {i: sign for i, sign, _ in claims}.items()]
-        share = sum(right) / len(split.test)
-    return Verdict(found, len(problem.rows.w), queries, len(claims), len(tests.w), share)
+        share = sum((i, 2 * int(split.test.y[i]) - 1) in sides for i in said) / len(split.test)
+    return Verdict(found, len(problem.rows.w), queries, len(said), len(tests.w), share)
 
 
 def _claims(problem: Problem, under: Under, by: Given, tests: Rows, claims: list[tuple[int, int, int]]) -> list[str]:

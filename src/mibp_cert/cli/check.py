@@ -60,7 +60,7 @@ def words(plain: dict[str, Any], split: Split, found: Any) -> list[str]:
     if (doubt := plain.get("test_threat")) is not None:
         said.append(f"The test rows themselves are in doubt: {in_words(doubt)}.")
     if found.certified_accuracy is None:
-        return [*said, f"The ranges of {found.tests} outputs follow."]
+        return [*said, f"The ranges of {found.claims} of {found.tests} outputs follow."]
     most = majority(train)
     share = sum(int(y) == most for y in split.tested.y) / found.tests
     said.append(f"{found.claims} of {found.tests} test rows have the same class for all of these models.")
