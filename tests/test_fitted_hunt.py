@@ -21,8 +21,8 @@ from sklearn.svm import LinearSVC
 from drawn import Case
 from fits import step_of
 from mibp_cert.certify.predict import margin_pairs
-from mibp_cert.data import Column, Dataset
-from mibp_cert.doors import certify_fit
+from mibp_cert.data import Column, Dataset, Split
+from mibp_cert.doors import attack_fit, certify_fit
 from mibp_cert.engines import Inputs
 from mibp_cert.engines.base import Wanted
 from mibp_cert.errors import UserError
@@ -32,7 +32,7 @@ from mibp_cert.fitted.finite import finite_problem
 from mibp_cert.fitted.minimum import minimise
 from mibp_cert.questions.properties import Verdict, holds
 from mibp_cert.sets import largest_sum
-from mibp_cert.threats import LabelFlips, LInf
+from mibp_cert.threats import L2, LabelFlips, LInf
 
 
 @pytest.fixture(autouse=True)
@@ -349,3 +349,11 @@ def test_logistic_fits_of_separated_classes_are_exact() -> None:
 def test_a_penalty_that_overflows_is_refused() -> None:
     with pytest.raises(UserError, match=r"^C must be a finite number > 0, and 1/C finite, got 1e-320"):
         Fitted(C=1e-320)
+
+
+def test_an_attack_on_columns_whose_curvature_drowns_the_penalty_ends() -> None:
+    """Two rows of four are beyond the kink: with columns of 10⁷ nothing was left of α, and the adjoint's matrix was singular."""
+    data = Dataset.of([[-5e7, -4e5], [7e6, -8e7], [-5e7, -3e7], [-3e7, -6e7]], [1, 0, 1, 1])
+    _, clean, found = attack_fit(Split("large", data, test=data), L2(1.0), Fitted("squared-hinge", C=368.0))
+    assert np.isfinite(found.theta).all()
+    assert np.abs(found.theta - clean).max() < 1e-6

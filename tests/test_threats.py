@@ -191,6 +191,7 @@ def test_constraints_admit_every_member_and_nothing_outside_the_hull(threat: Thr
         (lambda: LInf(0.1).where(np.array([True])), "mask for rows"),
         (lambda: AnyCategory(0), "numeric; use LInf"),
         (lambda: Missing(), "No value is missing"),
+        (lambda: Monotone(None, up={"0": 0.1}, down={"1": 9.0}), "must name its columns"),
     ],
 )
 def test_threats_that_do_not_fit_the_data_are_refused(make: Any, words: str) -> None:

@@ -153,6 +153,8 @@ class Data:
                 for j, amount in self._amounts(threat["to"], named):
                     self._move(j, amount / 2, amount / 2, rows)
             case "monotone":
+                if named is None:
+                    raise refuse("errors in one direction of columns without a name")
                 ups, downs = (self._amounts(threat.get(end, 0.0), named) for end in ("up", "down"))
                 for (j, up), (_, down) in zip(ups, downs, strict=True):
                     self._move(j, down, up, rows)

@@ -19,6 +19,7 @@ import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
+from mibp_cert.check.cells import ENTRIES
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
 
@@ -162,6 +163,8 @@ class Reader:
         if intercept:
             x, r = np.append(x, one, axis=1), np.append(r, 0 * one, axis=1)
         ends = y[some] - sum(d.y[0][some] for d in doubts), y[some] + sum(d.y[1][some] for d in doubts)
+        if self.train.targets is None:  # whatever two threats do to one label: it is a label
+            ends = np.maximum(ends[0], 0), np.minimum(ends[1], 1 << self.unit.k)
         return Rows(x, r, w[some], ends, tuple(pieces))
 
     # The threat, by its kind --------------------------------------------------------------------------------------------
@@ -189,8 +192,12 @@ class Reader:
         kind = plain.get("kind") if isinstance(plain, Mapping) else None
         if kind not in known:
             raise UserError(f"The checker does not know the threat {kind!r}; it knows {', '.join(known)}.")
+        for entry in sorted(plain.keys() - {"kind", *ENTRIES.get(kind, {"at_most"})}):
+            raise UserError(f"The checker does not know the entry {entry!r} of the threat {kind!r}.")
         given = {"rows_" if key == "rows" else key: value for key, value in plain.items() if key != "kind"}
         try:
+            if not isinstance(given.get("relative", False), bool):
+                raise ValueError("relative is true or false")
             return known[kind](rows, into, **given)
         except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
             raise UserError(f"The checker does not know the threat {kind!r} in this form: {error}.") from None
@@ -198,15 +205,18 @@ class Reader:
     def _where(
         self, rows: Mask, into: Doubt, threat: Any, when: Any = None, rows_: Any = None, condition: str = ""
     ) -> Mask:
+        if (when is None) == (rows_ is None):
+            raise ValueError("it needs one condition")
         return self.read(threat, rows & self._holds({"rows": rows_} if when is None else when), into)
 
     def _holds(self, plain: Any) -> Mask:
         """The rows for which a condition holds, on the data as handed in."""
         train = self.train
+        if not isinstance(plain, Mapping) or len(plain) != (3 if "column" in plain else 1):
+            raise UserError(f"The checker does not know the condition {plain!r}.")
         match plain:
             case {"rows": [*some]}:
-                mask = bool(some) and all(isinstance(one, bool) for one in some)
-                return np.isin(np.arange(len(train)), np.flatnonzero(some) if mask else some)
+                return self._named(some)
             case {"label": [*classes]}:
                 return np.isin(train.y, train.number(classes))
             case {"not": part}:
@@ -224,12 +234,23 @@ class Reader:
                     return np.asarray(ORDER[sign](train.x[:, column.start + column.number(value)], 1.0) & known)
         raise UserError(f"The checker does not know the condition {plain!r}.")
 
-    def _budget(self, rows: Mask, into: Doubt, threat: Any, rows_: int, goes: bool = False) -> Mask:
+    def _named(self, some: list[Any]) -> Mask:
+        """Rows by their numbers, or as a mask."""
+        n = len(self.train)
+        if some and all(isinstance(one, bool) for one in some):
+            if len(some) != n:
+                raise ValueError(f"a mask of {len(some)} rows, where there are {n}")
+            return np.array(some)
+        if not all(type(one) is int and 0 <= one < n for one in some):
+            raise ValueError("it names rows that there are not")
+        return np.isin(np.arange(n), some)
+
+    def _budget(self, rows: Mask, into: Doubt, threat: Any, rows_: Any) -> Mask:
         if into is not self.base:
             raise UserError("The checker does not know budgets inside of budgets.")
         own = Doubt(*self.train.x.shape)
         touched = rows if threat is None else self.read(threat, rows, own)
-        self.budgets.append((int(rows_), touched, own, threat is None))
+        self.budgets.append((_whole(rows_), touched, own, threat is None))
         return touched
 
     def _flips(self, rows: Mask, into: Doubt, at_most: Any = None, source: Any = None, target: Any = None) -> Mask:
@@ -251,10 +272,12 @@ class Reader:
         if isinstance(values, Mapping):
             amounts = {self.train.column(name): value for name, value in values.items()}
             pairs = [(j, amounts.get(j, 0)) for j in (amounts if names is None else self._picked(names))]
+            if not amounts.keys() <= dict(pairs).keys():
+                raise ValueError("it has amounts for columns that it does not name")
         else:
             some = [j for j, c in enumerate(columns) if not c.categorical] if names is None else self._picked(names)
             pairs = list(zip(some, values if isinstance(values, list) else [values] * len(some), strict=True))
-        return [(columns[j].expect(False, ", and the threat is about numbers"), value) for j, value in pairs]
+        return [(columns[j].expect(False, ", and the threat is about numbers"), _amount(value)) for j, value in pairs]
 
     def _picked(self, names: Any) -> list[int]:
         given = names if isinstance(names, list) else [names]
@@ -262,16 +285,14 @@ class Reader:
             return [int(j) for j in np.flatnonzero(given)]
         return list(dict.fromkeys(self.train.column(name) for name in given))
 
-    def _radius(self, column: Column, amount: Any, x: float, share: bool = False) -> int:
+    def _radius(self, column: Column, amount: Fraction, x: float, share: bool = False) -> int:
         """An amount in the units of the table (or a share of the value), as one of features."""
         scale, shift, place = Fraction(column.scale), Fraction(column.shift), Fraction(x)
         size = abs(place) + abs(shift / scale)
-        radius = Fraction(amount) * (abs(place + shift / scale) + SLIP * size if share else 1 / scale)
-        if radius < 0:
-            raise ValueError("an amount is below 0")
+        radius = amount * (abs(place + shift / scale) + SLIP * size if share else 1 / scale)
         return self.unit.up(radius + SLIP * (size + radius) if radius and column.scaled else radius)
 
-    def _widen(self, into: Doubt, rows: Mask, column: Column, *amounts: Any, share: bool = False) -> None:
+    def _widen(self, into: Doubt, rows: Mask, column: Column, *amounts: Fraction, share: bool = False) -> None:
         """Cells of a column may be off by so much, down and up."""
         for i in np.flatnonzero(rows):
             for side, amount in enumerate(amounts):
@@ -291,7 +312,7 @@ class Reader:
     ) -> Mask:
         rows = rows if rows_ is None else rows & self._holds({"rows": rows_})
         for column, amount in self._columns(columns, eps):
-            self._widen(into, rows, column, *(Fraction(amount) / half,) * 2, share=relative)
+            self._widen(into, rows, column, *(amount / half,) * 2, share=relative)
         return rows
 
     def _norm(
@@ -316,8 +337,10 @@ class Reader:
         return rows
 
     def _monotone(self, rows: Mask, into: Doubt, columns: Any, up: Any = 0.0, down: Any = 0.0) -> Mask:
+        if columns is None:
+            raise ValueError("it names no columns")
         for (column, more), (_, less) in zip(self._columns(columns, up), self._columns(columns, down), strict=True):
-            self._widen(into, rows, column, Fraction(less), Fraction(more))
+            self._widen(into, rows, column, less, more)
         return rows
 
     def _targets(self, rows: Mask, into: Doubt, eps: Any) -> Mask:
@@ -325,7 +348,9 @@ class Reader:
         if targets is None:
             raise ValueError("these data have classes")
         for i in np.flatnonzero(rows):
-            into.y[:, i] += self._radius(self.train.target or Column("target", 0, 1), eps, float(targets[i, 0]))
+            into.y[:, i] += self._radius(
+                self.train.target or Column("target", 0, 1), _amount(eps), float(targets[i, 0])
+            )
         return rows
 
     # Categories, and what is missing
@@ -384,3 +409,17 @@ class Reader:
                 for side, room in enumerate((x - ends[0], ends[1] - x)):
                     into.x[side, i, column.start] += self.unit.up(max(room + slip, Fraction(0)))
         return touched
+
+
+def _whole(value: Any) -> int:
+    """A number of rows."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no number of rows")
+    return value
+
+
+def _amount(value: Any) -> Fraction:
+    """A number that is at least 0, exactly."""
+    if type(value) not in (int, float) or not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{value!r} is no amount")
+    return Fraction(value)

@@ -61,6 +61,7 @@ from flint import arb, ctx
 
 from mibp_cert.check.doubt import GRID, Group, Ints, NotProven, Piece, Reader, Rows, Unit, listed
 from mibp_cert.check.file import Arrays, Certificate
+from mibp_cert.check.model import model_of
 from mibp_cert.data import Split
 from mibp_cert.errors import UserError
 
@@ -301,6 +302,7 @@ class Verdict:
     rows: int
     queries: int
     claims: int
+    """Test rows whose class is claimed, or both ends of whose range."""
     tests: int
     certified_accuracy: float | None
     """Share of the test rows that are certified and right, by the labels in the data; None where numbers are predicted."""
@@ -315,6 +317,8 @@ def check(certificate: Certificate, split: Split, hear: Callable[[str], None] = 
         exact = {name: problem.unit.exact(array) for name, array in arrays.items() if array.dtype == np.float64}
         ranges, c = _ranges(exact, problem), exact["c"]
         ends = _given(exact, "range", problem, problem.ends)
+        if any(arrays[name].dtype != np.int64 for name in ("claim_rows", "claim_signs")):
+            raise ValueError("claims of rows that are no whole numbers")
         claims = list(
             zip(arrays["claim_rows"].tolist(), arrays["claim_signs"].tolist(), exact["claim_ends"], strict=True)
         )
@@ -338,11 +342,11 @@ def check(certificate: Certificate, split: Split, hear: Callable[[str], None] = 
             found += failures or _claims(problem, Under(problem, proven, tilt), last, tests, claims)
         except NotProven as error:
             found = [str(error)]
-    share = None
+    share, sides = None, {(i, sign) for i, sign, _ in claims}
+    said = {i for i, sign in sides if problem.loss in CLASSES or (i, -sign) in sides}
     if problem.loss in CLASSES and split.test is not None:
-        right = [int(split.test.y[i]) == (sign > 0) for i, sign in {i: sign for i, sign, _ in claims}.items()]
-        share = sum(right) / len(split.test)
-    return Verdict(found, len(problem.rows.w), queries, len(claims), len(tests.w), share)
+        share = sum((i, 2 * int(split.test.y[i]) - 1) in sides for i in said) / len(split.test)
+    return Verdict(found, len(problem.rows.w), queries, len(said), len(tests.w), share)
 
 
 def _claims(problem: Problem, under: Under, by: Given, tests: Rows, claims: list[tuple[int, int, int]]) -> list[str]:
@@ -359,35 +363,27 @@ def _claims(problem: Problem, under: Under, by: Given, tests: Rows, claims: list
 
 def problem_of(plain: dict[str, Any], arrays: Arrays, split: Split) -> tuple[Problem, Rows]:
     """The problem that a certificate is about, rebuilt from the data; and the test rows."""
-    train, model, test = split.train, plain["model"], split.tested
-    loss, penalty = model["loss"], 1.0 / float(model["C"])
-    numbers = train.targets is not None
+    train, test, model = split.train, split.tested, model_of(plain["model"], split.train)
+    loss, alpha, by_class, numbers = model.loss, model.alpha, model.by_class, train.targets is not None
     if loss not in PSI or (loss in CLASSES) == numbers or (not numbers and len(train.classes) != 2):
         raise UserError(
             f"The checker knows {', '.join(PSI)}, of two classes or of numbers; this is {loss!r} of others."
         )
-    if model.get("features") is not None or not np.isfinite(penalty) or penalty <= 0:
-        raise UserError("The checker does not know frozen features, or models without a penalty.")
-    by_class = np.array(
-        [float((model.get("class_weight") or {}).get(str(name), 1.0)) for name in train.classes or ["all"]]
-    )
     y = train.targets[:, 0] if train.targets is not None else train.y.astype(float)
     weight = (np.ones(len(train)) if train.weights is None else train.weights) * by_class[train.y]
-    alpha = np.full(train.features, penalty)
-    if model["fit_intercept"]:
-        alpha = np.append(alpha, penalty if model["penalise_intercept"] else 0.0)
     unit = Unit.of([train.x, test.x, y, weight, alpha, *(a for a in arrays.values() if a.dtype == np.float64)])
     reader = Reader(train, unit)
     reader.read(plain["threat"], np.ones(len(train), dtype=bool), reader.base)
     flipped = any((doubt.y != 0).any() for doubt in (reader.base, *(own for _, _, own, _ in reader.budgets)))
     if flipped and not numbers and by_class[0] != by_class[1]:
         raise UserError("The checker does not know wrong labels where classes have weights.")
-    intercept = bool(model["fit_intercept"])
-    rows, groups = reader.rows(unit.exact(weight), unit.exact(y), intercept=intercept)
+    rows, groups = reader.rows(unit.exact(weight), unit.exact(y), intercept=model.intercept)
     own = Reader(test.ranged(train), unit)
     if plain.get("test_threat") is not None:
         own.read(plain["test_threat"], np.ones(len(test), dtype=bool), own.base)
-    tests, budgets = own.rows(unit.exact(np.ones(len(test))), unit.exact(np.zeros(len(test))), intercept=intercept)
+    tests, budgets = own.rows(
+        unit.exact(np.ones(len(test))), unit.exact(np.zeros(len(test))), intercept=model.intercept
+    )
     if budgets:
         raise UserError("Budgets of test rows are not known to the checker.")
     return Problem(unit, loss, unit.exact(alpha), rows, groups, unit.exact(y[weight > 0])), tests

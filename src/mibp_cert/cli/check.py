@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,10 +53,14 @@ def words(plain: dict[str, Any], split: Split, found: Any) -> list[str]:
     model, train = plain["model"], split.train
     said = [
         f"Proven for {found.rows} training rows: whatever they really were ({in_words(plain['threat'])}), every minimiser of "
-        f"the loss '{model['loss']}' with C = {model['C']:g} lies in the certificate's ranges ({found.queries} bounds)."
+        f"the loss '{model['loss']}' with C = {model['C']:g}{_unusual(model)} lies in the certificate's ranges "
+        f"({found.queries} bounds).",
+        *_reading(plain["data"]),
     ]
+    if (doubt := plain.get("test_threat")) is not None:
+        said.append(f"The test rows themselves are in doubt: {in_words(doubt)}.")
     if found.certified_accuracy is None:
-        return [*said, f"The ranges of {found.tests} outputs follow."]
+        return [*said, f"The ranges of {found.claims} of {found.tests} outputs follow."]
     most = majority(train)
     share = sum(int(y) == most for y in split.tested.y) / found.tests
     said.append(f"{found.claims} of {found.tests} test rows have the same class for all of these models.")
@@ -64,6 +69,31 @@ def words(plain: dict[str, Any], split: Split, found: Any) -> list[str]:
         f"{train.classes[most]!r} would be right in {100 * share:.1f} %."
     )
     return said
+
+
+def _unusual(model: dict[str, Any]) -> str:
+    """What else there is to say of a model."""
+    parts = [] if model["fit_intercept"] else ["without an intercept"]
+    parts += ["with a penalty on the intercept"] if model["fit_intercept"] and model["penalise_intercept"] else []
+    if model["class_weight"] is not None:
+        weights = ", ".join(f"{name!r} {weight:g}" for name, weight in model["class_weight"].items())
+        parts.append(f"with rows that count by their class ({weights})")
+    return "".join(f", {part}" for part in parts)
+
+
+def _reading(data: dict[str, Any]) -> list[str]:
+    """How the sender has the file read, where that is not the usual way: columns or rows left out, texts that mean nothing."""
+    from mibp_cert.data.reading import Reading
+
+    given = data.get("reading")
+    if given is None:
+        return []
+    usual, said = (
+        asdict(Reading(given["target"])),
+        {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()},
+    )
+    odd = [f"{name} = {value!r}" for name, value in said.items() if value != usual[name]]
+    return [f"The file is read as the certificate says: {', '.join(odd)}."] if odd else []
 
 
 def write_certificate(console: Terminal, run: CertifiedRun, path: Path, source: dict[str, Any]) -> None:
@@ -81,8 +111,6 @@ def write_certificate(console: Terminal, run: CertifiedRun, path: Path, source: 
 
 def source_of(config: Asked) -> dict[str, Any]:
     """How the rows of a configuration are read again, for `check.data`."""
-    from dataclasses import asdict
-
     from mibp_cert.data import NAMES
     from mibp_cert.job import reading_of
     from mibp_cert.threats.short import named_columns

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from mibp_cert.fitted.classes import curvature, in_layout, ridge, softmax
+from mibp_cert.fitted.known import solve
 from mibp_cert.fitted.model import FitStep
 from mibp_cert.fitted.table import Array, Index
 from mibp_cert.sets import Noise
@@ -46,7 +47,7 @@ def _adjoint(step: FitStep, noise: Noise, a: Array, x: Array, y: Array, theta: A
     s = np.einsum("qnp,qp->qn", design, theta)
     slope, psi = loss.slope(target, s), loss.psi(target, s)
     hessian = np.swapaxes(design * (weight * slope)[..., None], 1, 2) @ design + np.diag(np.maximum(alpha, 1e-9))
-    u = -np.linalg.solve(hessian, a[..., None])[..., 0]
+    u = -solve(hessian, a[..., None])[..., 0]
     omega = np.einsum("qnp,qp->qn", design, u)
     d = step.head.inputs
     moved = psi[..., None] * u[:, None, :d] + (slope * omega)[..., None] * theta[:, None, :d]
@@ -73,7 +74,7 @@ def _adjoint_of_softmax(step: FitStep, noise: Noise, a: Array, x: Array, y: Arra
     p = softmax(design @ of.swapaxes(1, 2))
     fixed = ridge(np.maximum(alpha, 1e-9), step.model.pin, of.shape[1])
     query, bent = step.by_class(a), curvature(p.swapaxes(1, 2), weight, design) + fixed
-    u = -np.linalg.solve(bent, query.reshape(len(a), -1, 1)).reshape(query.shape)
+    u = -solve(bent, query.reshape(len(a), -1, 1)).reshape(query.shape)
     omega = design @ u.swapaxes(1, 2)
     mean = (p * omega).sum(axis=-1, keepdims=True)
     psi, count = p - y[..., : of.shape[1]], step.counts(y, whole=True)  # absent rows: as if they were present

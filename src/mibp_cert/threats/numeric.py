@@ -153,6 +153,8 @@ class Monotone(Catalogued):
     amounts = ("up", "down")
 
     def __post_init__(self) -> None:
+        if self.columns is None:  # two mappings would be about columns of their own
+            raise UserError("Monotone must name its columns, such as Monotone('income', up=5.0).")
         _check_amount("up", self.up)
         _check_amount("down", self.down)
 

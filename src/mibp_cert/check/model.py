@@ -1,0 +1,62 @@
+"""What a certificate says of its model, read word by word: what nobody would read as it is meant here is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mibp_cert.data import Dataset
+from mibp_cert.errors import UserError
+
+ENTRIES = {"loss", "C", "fit_intercept", "penalise_intercept", "class_weight"}
+"""What a model says of itself: all of it, and nothing else."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The loss, whether there is an intercept, the penalties `α`, and how much the rows of each class count."""
+
+    loss: str
+    intercept: bool
+    alpha: NDArray[np.float64]
+    by_class: NDArray[np.float64]
+
+
+def model_of(plain: Any, train: Dataset) -> Model:
+    """The model of a certificate; `UserError` where it does not say one."""
+    if not isinstance(plain, Mapping) or set(plain) != ENTRIES:
+        said = sorted(map(str, plain)) if isinstance(plain, Mapping) else plain
+        raise UserError(f"A model says {', '.join(sorted(ENTRIES))}, and nothing else; the certificate says {said!r}.")
+    c, fit, penalised = (plain[name] for name in ("C", "fit_intercept", "penalise_intercept"))
+    if not (_number(c) and c > 0 and math.isfinite(1.0 / c) and isinstance(fit, bool) and isinstance(penalised, bool)):
+        raise UserError(
+            f"C must be a finite number > 0, fit_intercept and penalise_intercept true or false; the certificate says {c!r}, "
+            f"{fit!r} and {penalised!r}."
+        )
+    alpha = np.full(train.features, 1.0 / c)
+    if fit:
+        alpha = np.append(alpha, 1.0 / c if penalised else 0.0)
+    return Model(plain["loss"], fit, alpha, _by_class(plain["class_weight"], train))
+
+
+def _by_class(given: Any, train: Dataset) -> NDArray[np.float64]:
+    """Weights of all classes by their names; of a regression: none."""
+    names = [str(name) for name in train.classes]
+    if given is None:
+        return np.ones(max(1, len(names)))
+    if not isinstance(given, Mapping) or not names or set(given) != set(names):
+        raise UserError(
+            f"class_weight has a number for each class ({', '.join(names) or 'there are none'}), or is null."
+        )
+    if not all(_number(weight) and weight >= 0 for weight in given.values()):
+        raise UserError(f"The weights of classes must be finite numbers ≥ 0; the certificate says {dict(given)!r}.")
+    return np.array([float(given[name]) for name in names])
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
