@@ -156,6 +156,25 @@ def test_a_candidate_that_cannot_win_is_not_bounded_and_c_below_the_grid_is_foun
     assert tried == [0.1, 0.01]
 
 
+def test_where_the_smallest_of_a_coarse_grid_has_no_start_smaller_ones_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[float, bool]] = []
+
+    class Found:
+        validation = (0.9, 0.8)
+
+    def fitted(data: Any, threat: Any, model: mc.Fitted, *, thorough: bool, **how: Any) -> Any:
+        tried.append((model.C, thorough))
+        if model.C > 0.002:
+            raise Diverged("too much")
+        return Found()
+
+    monkeypatch.setattr(choose, "certify_fit", fitted)
+    found = choose_C(MOONS, mc.LInf(0.1), mc.Fitted(), (0.01, 0.1, 1.0))
+    assert found.C == 0.001
+    assert tried == [(0.01, True), (0.001, True)]
+    assert [(one.C, one.why) for one in found.candidates] == [(0.001, ""), (0.01, choose.HOPELESS)]
+
+
 def test_a_grid_without_any_proof_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*given: Any, **how: Any) -> Any:
         raise Diverged("too much")
