@@ -35,6 +35,9 @@ CHOSEN = 6.0
 PATIENCE = 60.0
 """Seconds beyond which `C` is chosen from fewer."""
 
+FEW = 5
+"""Columns that are named one by one in an advice."""
+
 NPHA = "npha"
 """The data set that is read from a file."""
 
@@ -251,9 +254,11 @@ def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> t
     exist = set(doubted) <= set(frame.columns)  # a column that does not exist is refused by `threat_of`
     if open_ and exist and "kind" not in threat and "all" not in doubted:
         listed = ", ".join(f"'{name}' ({count})" for name, count in open_.items())
+        flags = " ".join(f"--missing {quote(name)}" for name in open_)
+        ways = "--missing all" if len(open_) > FEW else f"{flags} (or --missing all)"
         raise UserError(
-            f"Values are missing in {listed}: say that they may be anything valid with --missing {quote(next(iter(open_)))} (or "
-            "--missing all), or leave the columns out with --drop."
+            f"Values are missing in {listed}: say that they may be anything valid with {ways}, or leave the columns out with "
+            "--drop."
         )
     said = [*table.notes, *notes(frame, reading)]
     return split_table(frame, reading, seed, source.stem, test, table.origin), said
