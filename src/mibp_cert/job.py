@@ -122,6 +122,7 @@ def job_of(config: Config) -> Job:
         options["solver"] = _typed(SolverSettings, config["solver"])
         open_ = config["model"]["C"] == AUTO
         made = model.network(data.train)
+        model.check(made, data.train)  # before it is said what the work would take
         return Job(kept, made, data, threat, model, (engine,), options, questions, tuple(said), open=open_)
     if threat.changes_rows():
         raise UserError(
@@ -172,12 +173,23 @@ def _fitted(config: Config, data: Split) -> Fitted:
     like = {f.name: said[f"feature_{f.name}"] for f in fields(RandomFeatures) if f.name != "count"}
     features = None if said["features"] is None else RandomFeatures(said["features"], **like)
     c = 1.0 if said["C"] == AUTO else said["C"]
-    model = _typed(Fitted, {**said, "C": c, "loss": MODELS[kind], "features": features})
+    weights = _class_weight(said["class_weight"])
+    model = _typed(Fitted, {**said, "C": c, "loss": MODELS[kind], "features": features, "class_weight": weights})
     if (model.loss in REGRESSIONS) != numbers:
         fitting = [name for name, loss in MODELS.items() if (loss in REGRESSIONS) == numbers]
         has, needs = ("numbers", "classes") if numbers else ("classes", "numbers")
         raise UserError(f"--model {kind} predicts {needs}, but the target has {has}; choose {' or '.join(fitting)}.")
     return model
+
+
+def _class_weight(said: Any) -> Any:
+    """Weights of classes as a table; a flag can only write them as text."""
+    if not isinstance(said, str) or "=" not in said:
+        return said
+    try:
+        return {name.strip(): float(weight) for name, _, weight in (part.rpartition("=") for part in said.split(","))}
+    except ValueError:
+        raise UserError(f"--class-weight takes balanced, or weights such as yes=3,no=1; got {said!r}.") from None
 
 
 def _with_usual(config: Config, data: Split) -> Config:

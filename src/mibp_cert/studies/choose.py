@@ -1,9 +1,9 @@
 """Which `C`? A grid climbed from its smallest entry, and judged on validation rows by the rule for epochs (`certify.choice`).
 
 A larger `C` moves the model more: the climb ends where plain bounds prove no start (the first entry may try slower ways). Where
-there is none for the first entry, smaller ones are tried, down to `LOWEST`. No certified figure is better than its clean one, so
-an entry that could not be chosen even if all of it were certified is not bounded. The certificate is about the chosen `C`; that another one might have been chosen on other validation rows is no part
-of it.
+there is none for the first entry, smaller ones are tried, down to `LOWEST`. No certified figure is better than its clean one,
+so an entry that could not be chosen even if all of it were certified is not bounded. The certificate is about the chosen `C`;
+that another one might have been chosen on other validation rows is no part of it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Choice:
         return {
             "C": self.C,
             "better_than_baseline": self.better,
-            "what": "error" if self.judge.numbers else "accuracy",
+            "what": self.judge.figure,
             "baseline": self.judge.baseline,
             "candidates": [candidate.to_json() for candidate in self.candidates],
         }
@@ -89,7 +89,7 @@ def choose_C(
     """
     if data.validation is None:
         raise UserError("C is chosen on validation rows: the data need a validation part, or a C of your own.")
-    judge, found, left = Judge.of(data), list[Candidate](), sorted(grid)
+    judge, found, left = Judge.of(data, by_class=model.by_class), list[Candidate](), sorted(grid)
     chosen: tuple[Rank, float] | None = None
     while left:
         c = left.pop(0)
