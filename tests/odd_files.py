@@ -206,6 +206,10 @@ bad(
     "Every row of .* has 3 fields",
 )
 bad("names of rows that are not different", one(["u", "v"], ""), "Column 1 of .* has no name")
+_DRAWN = [(7 * i) % ROWS * 100 + 3 for i in range(ROWS)]
+good("the index of rows drawn by pandas", one(_DRAWN, ""), r"\(column 1\) left out: it names the rows; size number")
+good("Unnamed: 0 of rows drawn by pandas", one(_DRAWN, "Unnamed: 0"), "Unnamed: 0 left out: it names the rows; size")
+bad("measurements without a name", one([0.5 + i for i in _DRAWN], ""), "Column 1 of .* has no name")
 good(
     "a number of the row",
     one(_FROM1, "id"),

@@ -239,7 +239,17 @@ BAD: dict[str, tuple[bytes, list[str], str]] = {
     "missing values that nobody mentioned": (
         b"a,b,y\n" + b"1,2,x\n2,,z\n" * 8,
         [],
-        r"Values are missing in 'b' \(8\).*--missing b",
+        r"Values are missing in 'b' \(8\).*--missing b \(or --missing all\)",
+    ),
+    "missing values in two columns": (
+        b"a,b,y\n" + b"1,2,x\n,,z\n" * 8,
+        [],
+        r"'a' \(8\), 'b' \(8\).*--missing a --missing b \(or --missing all\)",
+    ),
+    "missing values in many columns": (
+        b"a,b,c,d,e,f,y\n" + b"1,2,3,4,5,6,x\n,,,,,,z\n" * 8,
+        [],
+        r"with --missing all, or leave the columns out",
     ),
     "an open quote": (b'a,y\n"1,x\n2,z\n', [], "cannot be read as a table"),
     "a share beyond one": (b"a,y\n" + b"1,x\n2,z\n" * 8, ["--test-share", "1.5"], "between 0 and 1"),

@@ -381,6 +381,34 @@ def test_every_no_names_commands_that_run(name: str, here: Path, monkeypatch: py
         assert words[1] == NOES[name][1]
 
 
+def test_a_model_that_only_knows_the_frequent_class_is_followed_by_one_that_knows_both(here: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(150, 2)), columns=["income", "debt"]).round(3)
+    table["deny"] = np.where(table["income"] + 0.5 * rng.normal(size=150) > 1.4, "yes", "no")
+    table.to_csv("loans.csv", index=False)
+    asked = ("certify", "loans.csv", "--target", "deny", "--eps", "income=0.02", "--no-attack")
+    told = invoke(*asked)
+    assert "no better than always answering 'no'" in told
+    first, *_ = commands_in(told)
+    assert first[-2:] == ["--class-weight", "balanced"]
+    again = invoke(*first)
+    assert "Warning" not in again
+    assert "all classes counting alike" in again
+    assert all("--class-weight" not in words for words in commands_in(invoke(*asked, "--flips", "1")))
+
+
+@pytest.mark.parametrize(("said", "weights"), [("balanced", "balanced"), ("yes=3, no=0.5", {"yes": 3.0, "no": 0.5})])
+def test_weights_of_classes_can_be_said_on_the_command_line(said: str, weights: Any, here: Path) -> None:
+    data = {"source": "my patients.csv", "target": "ill"}
+    told = {"data": data, "model": {"class_weight": said}, "threat": {"missing": ["all"]}}
+    model = job_of(merged({}, told)).training
+    assert isinstance(model, mc.Fitted)
+    assert model.class_weight == weights
+    told["model"] = {"class_weight": "yes=much"}
+    with pytest.raises(mc.UserError, match=r"balanced, or weights such as yes=3,no=1"):
+        job_of(merged({}, told))
+
+
 def test_bounds_that_diverge_name_the_next_command(here: Path) -> None:
     words = ("certify", "two-moons", "--model", "logistic", "--C", "1000", "--eps", "3", "--no-attack")
     found = CliRunner().invoke(cli.app, list(words))

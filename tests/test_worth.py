@@ -15,13 +15,16 @@ from sklearn.metrics import balanced_accuracy_score, recall_score
 import mibp_cert as mc
 from mibp_cert.certify import forecast as forecasts
 from mibp_cert.certify.choice import Judge
+from mibp_cert.certify.predict import nominal_classes
 from mibp_cert.certify.shown import loud
 from mibp_cert.certify.worth import NumberWorth, Worth
 from mibp_cert.data import load
 from mibp_cert.engines import engine_named
 from mibp_cert.errors import Diverged
 from mibp_cert.fitted import DualEngine
+from mibp_cert.report.html import html_report
 from mibp_cert.report.terminal import worth_table
+from mibp_cert.report.words import verdict
 from mibp_cert.studies import choose
 from mibp_cert.studies.choose import choose_C
 from mibp_cert.usual import lonely_row, usual_batch
@@ -137,6 +140,43 @@ def test_c_is_chosen_by_what_certificates_say_of_validation_rows() -> None:
     assert found.C == best.C
 
 
+def rare(rows: int = 150) -> mc.Split:
+    """A column that says which rows have the rare class."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 2))
+    y = np.where(x[:, 0] + 0.5 * rng.normal(size=rows) > 1.4, "yes", "no")
+    return mc.Split("rare", *(mc.Dataset.of(x[i::3], y[i::3], ("no", "yes")) for i in range(3)))
+
+
+@pytest.mark.parametrize("weights", ["balanced", {"yes": 9.0}])
+def test_a_model_whose_classes_have_weights_is_judged_by_balanced_accuracy(weights: Any) -> None:
+    data, threat, model = rare(), mc.LInf(0.02), mc.Fitted(C=0.01, class_weight=weights)
+    run = mc.certify_fit(data, threat, model)
+    assert data.validation is not None
+    y, named = data.validation.y, nominal_classes(run.network, run.theta, data.validation.x)
+    assert run.validation[0] == pytest.approx(balanced_accuracy_score(y, named))
+    right = run.certify(data.validation.x).classes == y
+    assert run.validation[1] == pytest.approx(np.mean([right[y == c].mean() for c in (0, 1)]))
+    worth, told = run.worth, run.to_json()["test"]
+    assert (told["judged_by"], told["better_than_majority"]) == ("balanced accuracy", True)
+    assert isinstance(worth, Worth)
+    assert worth.clean < worth.baseline_accuracy  # accuracy alone would say that it is of no use
+    assert worth.judged == pytest.approx((0.5, worth.balanced("clean"), worth.balanced("certified")))
+    assert worth.better
+    assert not loud(run)
+    found = choose_C(data, threat, model, (0.001, 0.01))
+    assert found.judge.baseline == 0.5
+    assert (found.judge.figure, found.better) == ("balanced accuracy", True)
+    assert [one.clean for one in found.candidates if one.C == 0.01] == [run.validation[0]]
+    for page in (verdict(run), run._repr_html_(), html_report(run, words="x")):
+        assert "balanced accuracy" in page
+
+
+def test_without_weights_the_same_model_is_of_no_use_where_it_only_knows_the_frequent_class() -> None:
+    run = mc.certify_fit(rare(), mc.LInf(0.02), mc.Fitted(C=0.001))
+    assert any("no better than always answering 'no'" in said for said in loud(run))
+
+
 def test_a_candidate_that_cannot_win_is_not_bounded_and_c_below_the_grid_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -154,6 +194,27 @@ def test_a_candidate_that_cannot_win_is_not_bounded_and_c_below_the_grid_is_foun
     monkeypatch.setattr(choose, "certify_fit", fitted)
     assert choose_C(MOONS, mc.LInf(0.1), mc.Fitted(), (0.1, 1.0)).C == 0.01
     assert tried == [0.1, 0.01]
+
+
+def test_where_the_smallest_of_a_coarse_grid_has_no_start_smaller_ones_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[tuple[float, bool]] = []
+
+    class Found:
+        validation = (0.9, 0.8)
+
+    def fitted(data: Any, threat: Any, model: mc.Fitted, *, thorough: bool, **how: Any) -> Any:
+        tried.append((model.C, thorough))
+        if model.C > 0.002:
+            raise Diverged("too much")
+        return Found()
+
+    monkeypatch.setattr(choose, "certify_fit", fitted)
+    found = choose_C(MOONS, mc.LInf(0.1), mc.Fitted(), (0.01, 0.1, 1.0))
+    assert found.C == 0.001
+    assert tried == [(0.01, True), (0.001, True)]
+    assert [(one.C, one.why) for one in found.candidates] == [(0.001, ""), (0.01, choose.HOPELESS)]
 
 
 def test_a_grid_without_any_proof_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

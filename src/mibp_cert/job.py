@@ -35,6 +35,9 @@ CHOSEN = 6.0
 PATIENCE = 60.0
 """Seconds beyond which `C` is chosen from fewer."""
 
+FEW = 5
+"""Columns that are named one by one in an advice."""
+
 NPHA = "npha"
 """The data set that is read from a file."""
 
@@ -128,6 +131,7 @@ def job_of(config: Config, data: Split | None = None) -> Job:
         options["solver"] = _typed(SolverSettings, config["solver"])
         open_ = config["model"]["C"] == AUTO
         made = model.network(data.train)
+        model.check(made, data.train)  # before it is said what the work would take
         return Job(kept, made, data, threat, model, (engine,), options, questions, tuple(said), open=open_)
     if threat.changes_rows():
         raise UserError(
@@ -178,12 +182,23 @@ def _fitted(config: Config, data: Split) -> Fitted:
     like = {f.name: said[f"feature_{f.name}"] for f in fields(RandomFeatures) if f.name != "count"}
     features = None if said["features"] is None else RandomFeatures(said["features"], **like)
     c = 1.0 if said["C"] == AUTO else said["C"]
-    model = _typed(Fitted, {**said, "C": c, "loss": MODELS[kind], "features": features})
+    weights = _class_weight(said["class_weight"])
+    model = _typed(Fitted, {**said, "C": c, "loss": MODELS[kind], "features": features, "class_weight": weights})
     if (model.loss in REGRESSIONS) != numbers:
         fitting = [name for name, loss in MODELS.items() if (loss in REGRESSIONS) == numbers]
         has, needs = ("numbers", "classes") if numbers else ("classes", "numbers")
         raise UserError(f"--model {kind} predicts {needs}, but the target has {has}; choose {' or '.join(fitting)}.")
     return model
+
+
+def _class_weight(said: Any) -> Any:
+    """Weights of classes as a table; a flag can only write them as text."""
+    if not isinstance(said, str) or "=" not in said:
+        return said
+    try:
+        return {name.strip(): float(weight) for name, _, weight in (part.rpartition("=") for part in said.split(","))}
+    except ValueError:
+        raise UserError(f"--class-weight takes balanced, or weights such as yes=3,no=1; got {said!r}.") from None
 
 
 def _with_usual(config: Config, data: Split) -> Config:
@@ -260,9 +275,11 @@ def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> t
     exist = set(doubted) <= set(frame.columns)  # a column that does not exist is refused by `threat_of`
     if open_ and exist and "kind" not in threat and "all" not in doubted:
         listed = ", ".join(f"'{name}' ({count})" for name, count in open_.items())
+        flags = " ".join(f"--missing {quote(name)}" for name in open_)
+        ways = "--missing all" if len(open_) > FEW else f"{flags} (or --missing all)"
         raise UserError(
-            f"Values are missing in {listed}: say that they may be anything valid with --missing {quote(next(iter(open_)))} (or "
-            "--missing all), or leave the columns out with --drop."
+            f"Values are missing in {listed}: say that they may be anything valid with {ways}, or leave the columns out with "
+            "--drop."
         )
     said = [*table.notes, *notes(frame, reading)]
     return split_table(frame, reading, seed, source.stem, test, table.origin), said

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mibp_cert.certify.worth import majority, mean_error
+from mibp_cert.certify.worth import accuracy, majority, mean_error
 from mibp_cert.data import Split, Task
 
 Figures = tuple[float | None, float | None]
@@ -33,15 +33,22 @@ class Judge:
     baseline: float
     least: float | None = None
     """The clean accuracy asked for; None: better than the baseline."""
+    by_class: bool = False
+    """Are accuracies balanced?"""
 
     @classmethod
-    def of(cls, data: Split, least: float | None = None) -> Judge:
+    def of(cls, data: Split, least: float | None = None, *, by_class: bool = False) -> Judge:
         """For the validation rows of these data."""
         rows, train = data.validation, data.train
         assert rows is not None
         if train.task is Task.NUMBERS:
             return cls(True, mean_error(train, rows), least)
-        return cls(False, float(np.mean(rows.y == majority(train))), least)
+        return cls(False, accuracy(rows.y == majority(train), rows.y, balanced=by_class), least, by_class)
+
+    @property
+    def figure(self) -> str:
+        """What is compared."""
+        return "error" if self.numbers else "balanced accuracy" if self.by_class else "accuracy"
 
     def beats(self, clean: float | None) -> bool:
         """Is the clean figure good enough?"""

@@ -22,6 +22,7 @@ from mibp_cert.certify.predict import (
 )
 from mibp_cert.certify.request import Request, Selection
 from mibp_cert.certify.run import CertifiedRun, EpochRecord
+from mibp_cert.certify.worth import accuracy
 from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.engines import Box, Engine, Inputs, ParameterSet, StepReport
 from mibp_cert.engines.rounding import Array
@@ -229,9 +230,10 @@ class Loop:
         if isinstance(self.request.training, Fitted):
             self.hear.on_stage("bounding validation predictions")
         inputs, engine = Inputs(validation.x), self.engine.validating()
-        clean = _clean_figure(network, theta, train, validation)
+        clean = _clean_figure(network, theta, train, validation, self.request.training)
         if validation.targets is None:
-            return clean, predict(network, bounds, inputs, engine).certified_accuracy(validation.y)
+            right = predict(network, bounds, inputs, engine).classes == validation.y
+            return clean, accuracy(right, validation.y, balanced=_by_class(self.request.training))
         ranges = predict_ranges(network, bounds, inputs, engine).in_units(train.target)
         worst = float(ranges.certified_error(train.in_units(validation.targets)).mean())
         return clean, worst if np.isfinite(worst) else None
@@ -344,16 +346,22 @@ def clean_models(network: Network, data: Split, threat: Threat, training: Traini
 
 
 def clean_figures(network: Network, data: Split, threat: Threat, training: Training | Fitted) -> list[float]:
-    """Their accuracies on the validation rows; of numbers, mean absolute errors in the user's units."""
+    """Their accuracies on the validation rows (balanced where classes have weights); of numbers, mean absolute errors in the
+    user's units."""
     assert data.validation is not None
     return [
-        _clean_figure(network, theta, data.train, data.validation)
+        _clean_figure(network, theta, data.train, data.validation, training)
         for theta in clean_models(network, data, threat, training)
     ]
 
 
-def _clean_figure(network: Network, theta: Array, train: Dataset, rows: Dataset) -> float:
+def _by_class(training: Training | Fitted) -> bool:
+    """Are its accuracies balanced?"""
+    return isinstance(training, Fitted) and training.by_class
+
+
+def _clean_figure(network: Network, theta: Array, train: Dataset, rows: Dataset, made: Training | Fitted) -> float:
     if rows.targets is None:
-        return float(np.mean(nominal_classes(network, theta, rows.x) == rows.y))
+        return accuracy(nominal_classes(network, theta, rows.x) == rows.y, rows.y, balanced=_by_class(made))
     outputs, targets = train.in_units(nominal_outputs(network, theta, rows.x)), train.in_units(rows.targets)
     return float(np.abs(outputs - targets).mean())

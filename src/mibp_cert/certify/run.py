@@ -102,7 +102,7 @@ class CertifiedRun:
     steps: int
     """The certificate is about training for exactly this many steps."""
     validation: tuple[float | None, float | None]
-    """Clean and certified accuracy on the validation data, after these steps."""
+    """Clean and certified accuracy (balanced where classes have weights) on the validation data, after these steps."""
     diverged: int | None
     """The step at which the bounds diverged, if they did."""
     history: tuple[EpochRecord, ...]
@@ -195,7 +195,8 @@ class CertifiedRun:
         if test is None:
             return None
         if answers.test is not None and answers.nominal is not None:
-            return Worth.of(self.train, test, answers.nominal, answers.test, answers.attack)
+            by_class = self.fitted is not None and self.fitted.by_class
+            return Worth.of(self.train, test, answers.nominal, answers.test, answers.attack, by_class=by_class)
         errors = self.errors
         if not errors:
             return None

@@ -33,8 +33,9 @@ def figures(run: CertifiedRun) -> list[Figure]:
         values = [number(value) for value in (worth.baseline_error, *(errors.get(f"{name}_error") for name in ERRORS))]
         what, usual = "mean absolute error", "the mean"
     else:
-        shares = worth.baseline_accuracy, worth.clean, run.attacked_accuracy, worth.certified
-        values, what, usual = [percent(share) for share in shares], "accuracy", repr(worth.baseline)
+        (base, clean, certified), what, usual = worth.judged, worth.figure, repr(worth.baseline)
+        attacked = worth.balanced("attacked") if worth.by_class else run.attacked_accuracy
+        values = [percent(share) for share in (base, clean, attacked, certified)]
     if not tried:
         values[2] = "–"
     return [

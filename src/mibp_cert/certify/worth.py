@@ -2,7 +2,8 @@
 
 A model that always answers the most frequent class (numbers: the mean of the training targets) is certified for any doubt
 about columns, and its accuracy is that of the class. So every accuracy stands beside this baseline, beside the balanced accuracy
-(the mean of the shares `r_c / n_c` of the classes `c`, `1/K` for a constant answer), and is told class by class.
+(the mean of the shares `r_c / n_c` of the classes `c`, `1/K` for a constant answer), and is told class by class. A model whose
+classes have weights gives away accuracy on frequent ones for rare ones: it is judged by the balanced accuracy.
 """
 
 from __future__ import annotations
@@ -24,6 +25,16 @@ Right = NDArray[np.bool_]
 def majority(train: Dataset) -> int:
     """The most frequent class of the training rows."""
     return int(np.bincount(train.y).argmax())
+
+
+def accuracy(right: Right, y: NDArray[np.intp], *, balanced: bool = False) -> float:
+    """The share of the points with the labels `y` that are right; `balanced`: the mean of the shares of their classes.
+
+    >>> accuracy(np.array([True, True, True, False]), np.array([0, 0, 0, 1]), balanced=True)
+    0.5
+    """
+    groups = [y == c for c in np.unique(y)] if balanced else [np.ones(len(y), dtype=bool)]
+    return float(np.mean([right[group].mean() for group in groups]))
 
 
 def mean_error(train: Dataset, rows: Dataset) -> float:
@@ -71,10 +82,19 @@ class Worth:
     """Certified, and wrong: every possible model is."""
     classes: tuple[ClassShare, ...]
     """Those that test points have."""
+    by_class: bool = False
+    """Is the model judged by balanced accuracy?"""
 
     @classmethod
     def of(
-        cls, train: Dataset, test: Dataset, nominal: NDArray[np.intp], answer: Predictions, attack: Attack | None
+        cls,
+        train: Dataset,
+        test: Dataset,
+        nominal: NDArray[np.intp],
+        answer: Predictions,
+        attack: Attack | None,
+        *,
+        by_class: bool = False,
     ) -> Worth:
         y, usual, names = test.y, majority(train), train.classes
         clean, proven = nominal == y, answer.classes == y
@@ -91,15 +111,27 @@ class Worth:
             for c in np.unique(y).tolist()
             for mine in (y == c,)
         ]
-        wrong = int((answer.certified & ~proven).sum())
-        return cls(
-            names[usual], float(np.mean(y == usual)), float(clean.mean()), float(proven.mean()), wrong, tuple(shares)
-        )
+        wrong, base = int((answer.certified & ~proven).sum()), float(np.mean(y == usual))
+        return cls(names[usual], base, float(clean.mean()), float(proven.mean()), wrong, tuple(shares), by_class)
 
     @property
     def better(self) -> bool:
         """Is the clean model better than the baseline?"""
-        return self.clean > self.baseline_accuracy
+        base, clean, _ = self.judged
+        return clean > base
+
+    @property
+    def figure(self) -> str:
+        """What the model is judged by."""
+        return "balanced accuracy" if self.by_class else "accuracy"
+
+    @property
+    def judged(self) -> tuple[float, float, float]:
+        """That figure of the baseline, of the clean model, and what of it is certified."""
+        if not self.by_class:
+            return self.baseline_accuracy, self.clean, self.certified
+        clean, certified = (float(np.mean([getattr(s, what) for s in self.classes])) for what in ("clean", "certified"))
+        return 1.0 / len(self.classes), clean, certified
 
     def balanced(self, what: str) -> float | None:
         """Balanced accuracy: `clean`, `attacked` or `certified`."""
@@ -109,16 +141,14 @@ class Worth:
     def words(self) -> list[str]:
         """What must be said loudly: a model that is no better than its baseline, and classes that are never certified."""
         always, said = f"always answering {self.baseline!r}", []
-        figures = f"{percent(self.clean)} against {percent(self.baseline_accuracy)}"
+        base, clean, certified = self.judged
+        unit = f" {self.figure}" if self.by_class else ""
         if not self.better:
-            said.append(
-                f"This model does no better than {always} ({figures} right): what is certified of it is of no use."
-            )
-        elif 0 < self.certified <= self.baseline_accuracy:
-            said.append(
-                f"What is certified is right no more often than {always} ({percent(self.certified)} against "
-                f"{percent(self.baseline_accuracy)})."
-            )
+            figures = f"{percent(clean)} against {percent(base)}{unit or ' right'}"
+            said.append(f"This model does no better than {always} ({figures}): what is certified of it is of no use.")
+        elif 0 < certified <= base:
+            figures = f"{percent(certified)} against {percent(base)}{unit}"
+            said.append(f"What is certified is right no more often than {always} ({figures}).")
         never = [repr(share.name) for share in self.classes if not share.answers]
         if never and self.certified > 0:
             said.append(f"No prediction is certified as {' or '.join(never)}.")
@@ -129,6 +159,7 @@ class Worth:
         return {
             "majority_class": self.baseline if isinstance(self.baseline, str | int | float) else str(self.baseline),
             "better_than_majority": self.better,
+            **({"judged_by": self.figure} if self.by_class else {}),
             "nominal_balanced_accuracy": self.balanced("clean"),
             "certified_balanced_accuracy": self.balanced("certified"),
             **({} if attacked is None else {"attacked_balanced_accuracy": attacked}),

@@ -130,6 +130,11 @@ MODEL = _flags(
         "Fitted models: 1 / penalty, as scikit-learn has it (1; files: auto, by validation rows).",
         "--C",
     ),
+    _flag(
+        "model.class_weight",
+        str,
+        "Fitted models: how much the rows of each class count, yes=3,no=1, or balanced (all classes alike).",
+    ),
     _flag("model.multi", str, "Fitted models of three or more classes: softmax (usual), or one-versus-rest."),
     _flag("model.features", int, "Fitted models: so many random features of the columns, frozen, in front of it."),
     _flag("model.feature_scale", float, "Deviation of their weights (1)."),

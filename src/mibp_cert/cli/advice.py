@@ -11,14 +11,17 @@ import numpy as np
 import pandas as pd
 
 from mibp_cert.certify import CertifiedRun
+from mibp_cert.certify.shown import loud
+from mibp_cert.certify.worth import Worth
 from mibp_cert.cli.asked import Asked
 from mibp_cert.config import OF_ALL, OF_FITTED
 from mibp_cert.data import NAMES, Task
 from mibp_cert.engines import DEFAULT, engine_named
 from mibp_cert.fitted import Fitted
-from mibp_cert.fitted.model import ONE_VERSUS_REST
+from mibp_cert.fitted.model import BALANCED, ONE_VERSUS_REST
 from mibp_cert.job import Job
 from mibp_cert.report.console import Terminal
+from mibp_cert.report.words import FEATURES, HIDDEN
 from mibp_cert.studies.blame import Blame
 from mibp_cert.studies.choose import UNPROVEN
 from mibp_cert.studies.parts import threats_in
@@ -62,16 +65,44 @@ def is_enough(run: CertifiedRun) -> bool:
 
 def after_certify(asked: Asked, job: Job, run: CertifiedRun, *, split: bool) -> Iterator[Next]:
     """Where much is not certified, or a better model was not proven quickly; `split`: what is lost to each part was shown."""
-    yield from _beyond(asked, job)
-    if is_enough(run):
+    useless = run.worth is not None and run.reached and not run.worth.better
+    fairer = list(_fairer(asked, job, run))
+    yield from fairer
+    yield from _beyond(asked, job, 1.0 if useless else BETTER)
+    if useless and not fairer:  # what survives of it is of no interest
+        yield from _richer(asked, job)
+    if useless or is_enough(run):
         return
     if not split and threats_in(run.threat):
         yield Next("what each part of it costs alone", asked.command("certify", parts=True))
     yield from _ways(asked, job, run.engine, blame=run.reached)
 
 
-def _beyond(asked: Asked, job: Job) -> Iterator[Next]:
-    """The more accurate `C` that plain bounds did not prove: slower ways may, or another way to fit several classes."""
+def _fairer(asked: Asked, job: Job, run: CertifiedRun) -> Iterator[Next]:
+    """Classes that count alike, where a model only knows the frequent ones; not where labels or rows may be others, since the
+    weights would be, too."""
+    model, threat = job.training, run.request.members
+    if not isinstance(run.worth, Worth) or not isinstance(model, Fitted) or model.by_class or not loud(run):
+        return
+    hull = threat.hull()
+    if not run.threat.changes_rows() and (hull.y_low == hull.y_high).all():
+        words = "a model of the same kind to which all classes count alike (balanced accuracy)"
+        yield Next(words, asked.command("certify", {"model.class_weight": BALANCED}))
+
+
+def _richer(asked: Asked, job: Job) -> Iterator[Next]:
+    """A model that can bend, where a plain one is no better than a constant answer."""
+    if isinstance(job.training, Fitted):
+        if job.training.features is None:
+            words = f"a model that can bend: {FEATURES} frozen random features of the columns before it"
+            yield Next(words, asked.command("certify", {"model.features": FEATURES}))
+    elif len(job.network.sizes) == 2:
+        yield Next("a model that can bend: a hidden layer", asked.command("certify", {"network.hidden": str(HIDDEN)}))
+
+
+def _beyond(asked: Asked, job: Job, better: float) -> Iterator[Next]:
+    """The more accurate `C` that plain bounds did not prove: slower ways may, or another way to fit several classes; `better`:
+    by how much it must be."""
     choice, model = job.choice, job.training
     if choice is None or not isinstance(model, Fitted):
         return
@@ -81,7 +112,7 @@ def _beyond(asked: Asked, job: Job) -> Iterator[Next]:
         return  # the last one that was bounded certifies nothing of use: neither will a larger one
     for one in choice.candidates:
         gain = clean[choice.C] / max(one.clean, 1e-300) if choice.judge.numbers else one.clean / clean[choice.C]
-        if one.why != UNPROVEN or gain < BETTER:
+        if one.why != UNPROVEN or gain < better or gain == 1.0:
             continue
         if job.network.logits > 1 and model.softmax:
             words = "a more accurate model may be proven for the same classes, fitted one versus the rest"

@@ -162,10 +162,9 @@ def _named(path: Path, cells: Cells) -> _Named:
         elif len(values) > 1 and counts_rows(pd.Series(values, dtype=object)):
             why = f"it counts the rows, from {values[0]} to {values[-1]}"
             found.leave_out(called, why, f"Column {j + 1} has no name and only counts the rows: it is left out.")
-        elif j == 0 and len(set(values)) == len(values) > 1 and not all(map(_is_number, values)):
-            found.leave_out(
-                called, "it names the rows", "The first column has no name and names the rows: it is left out."
-            )
+        elif j == 0 and len(set(values)) == len(values) > 1 and not any(map(_is_fraction, values)):
+            note = "The first column has no name and another value in every row, as names of rows have: it is left out."
+            found.leave_out(called, "it names the rows", note)
         elif name:
             found.texts[name] = values
         else:
@@ -175,6 +174,11 @@ def _named(path: Path, cells: Cells) -> _Named:
 
 def _is_number(text: str) -> bool:
     return bool(re.fullmatch(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?", text, re.IGNORECASE))
+
+
+def _is_fraction(text: str) -> bool:
+    """A number that is not written as a whole one: something measured, no name of a row."""
+    return _is_number(text) and not text.isdecimal()
 
 
 def _check_wanted(path: Path, reading: Reading, named: _Named) -> None:

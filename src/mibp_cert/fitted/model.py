@@ -156,6 +156,11 @@ class Fitted:
         return np.asarray(rows[:, None] * by_class)
 
     @property
+    def by_class(self) -> bool:
+        """Whether classes have weights: such a model is judged by balanced accuracy (`certify.worth`)."""
+        return self.class_weight is not None
+
+    @property
     def features_json(self) -> dict[str, Any]:
         """The frozen features as plain data, under their key; empty if there are none."""
         return {} if self.features is None else {"features": self.features.to_json()}
@@ -215,13 +220,21 @@ class Fitted:
         empty = [str(train.classes[k]) for k in range(last.outputs) if not (present == k).any()]
         if empty:
             raise UserError(f"No training row has the class {', '.join(empty)}: leave it out of the classes.")
-        wide = (last.inputs + 1) * last.outputs ** (2 if self.softmax else 1)
-        if len(train) ** 2 * wide > MOST_CLASS_CELLS:
-            most = int((MOST_CLASS_CELLS / wide) ** 0.5) // 100 * 100
-            raise UserError(
-                f"With {last.outputs} classes, bounding the scores of {len(train)} rows among each other would take hours: use "
-                f"at most about {most} rows (such as --sample {most})."
+        apart = (last.inputs + 1) * last.outputs
+        most = _most_rows(apart * last.outputs if self.softmax else apart)
+        if len(train) > most:
+            way = (
+                f"one class versus the rest (--multi {ONE_VERSUS_REST}), or " if len(train) <= _most_rows(apart) else ""
             )
+            raise UserError(
+                f"With {last.outputs} classes, bounding the scores of {len(train)} rows among each other would take hours: fit "
+                f"{way}fewer rows, at most about {most // 100 * 100} (such as --sample {most // 100 * 100})."
+            )
+
+
+def _most_rows(wide: int) -> int:
+    """Rows whose scores can be bounded among each other in minutes, with so many cells for a pair of them."""
+    return math.isqrt(MOST_CLASS_CELLS // wide)
 
 
 def _outputs(train: Dataset) -> int:

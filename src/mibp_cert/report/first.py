@@ -53,7 +53,7 @@ def _survives(run: CertifiedRun) -> list[str]:
     if isinstance(run.worth, NumberWorth):
         value, what = number(run.errors["certified_error"]), "certified error, at most"
     else:
-        value, what = percent(run.worth.certified), "certified accuracy, at least"
+        value, what = percent(run.worth.judged[-1]), f"certified {run.worth.figure}, at least"
     return [f'<p class="value">{value} <span class="note">{what}</span></p>', told]
 
 

@@ -52,7 +52,7 @@ class Frontier:
     @property
     def figure(self) -> str:
         """What is compared."""
-        return "error" if self.judge.numbers else "accuracy"
+        return self.judge.figure
 
 
 def frontier_of(run: CertifiedRun, choice: Choice | None = None) -> Frontier | None:

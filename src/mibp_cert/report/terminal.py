@@ -131,6 +131,7 @@ def _tested(run: CertifiedRun) -> list[str]:
     if run.fitted is not None and run.data.validation is not None and clean is not None:
         numbers = run.train.task is Task.NUMBERS
         what, shown = ("mean absolute error", number) if numbers else ("accuracy", percent)
+        what = f"balanced {what}" if run.fitted.by_class else what
         said.append(
             f"Validation ({len(run.data.validation)} points): clean {what} {shown(clean)}, certified {what} "
             f"{shown(certified)}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,10 +36,16 @@ def fitted_words(model: Fitted) -> str:
     'at the minimum of the loss cross-entropy with C = 0.5'
     >>> fitted_words(Fitted(multi="one-versus-rest"))
     'at the minimum of the loss cross-entropy with C = 1, one-versus-rest'
+    >>> fitted_words(Fitted(class_weight={"ill": 3}))
+    'at the minimum of the loss cross-entropy with C = 1, classes counting ill: 3'
     """
     intercept = "" if model.fit_intercept else ", no intercept"
     intercept = ", intercept penalised" if model.fit_intercept and model.penalise_intercept else intercept
     several = "" if model.multi is None else f", {model.multi}"
+    if isinstance(model.class_weight, Mapping):
+        several += f", classes counting {', '.join(f'{name}: {w:g}' for name, w in model.class_weight.items())}"
+    elif model.by_class:
+        several += ", all classes counting alike"
     behind = "" if model.features is None else f", behind {model.features.words}"
     return f"at the minimum of the loss {model.loss} with C = {model.C:g}{several}{intercept}{behind}"
 
@@ -57,9 +63,15 @@ def verdict(run: CertifiedRun) -> str:
             f"It is off by {number(worth.clean)} on average; always answering the mean is off by "
             f"{number(worth.baseline_error)}."
         )
+    base, clean, _ = worth.judged
+    if worth.by_class:
+        return (
+            f"Its balanced accuracy, the mean share of each class that it gets right, is {percent(clean)}; that of a constant "
+            f"answer is {percent(base)}."
+        )
     return (
-        f"It is right on {percent(worth.clean)} of the test points; always answering {worth.baseline!r} is right on "
-        f"{percent(worth.baseline_accuracy)}."
+        f"It is right on {percent(clean)} of the test points; always answering {worth.baseline!r} is right on "
+        f"{percent(base)}."
     )
 
 
@@ -140,7 +152,7 @@ def next_steps(
         words = following(run, page=False)
         return [*found, Step(words[0].upper() + words[1:])]
     if useless:
-        found += _better_model(run, frontier)
+        found += _better_model(run, frontier, own=not known)
     elif not run.reached:
         found.append(_less(frontier))
     elif worth is None:
@@ -170,15 +182,16 @@ def _check_again(blame: Any) -> str:
     return f"Check {named}{also}. If they are right as they stand (a missing value: its usual value): {worth}."
 
 
-def _better_model(run: CertifiedRun, frontier: Frontier | None) -> list[Step]:
-    """Where the model is no better than its baseline."""
+def _better_model(run: CertifiedRun, frontier: Frontier | None, *, own: bool) -> list[Step]:
+    """Where the model is no better than its baseline; `own`: nobody else knows what to type."""
     good = [] if frontier is None else [p for p in frontier.points if frontier.judge.beats(p.clean) and not p.chosen]
     if frontier is not None and good:
         best = max(good, key=lambda p: frontier.judge.rank(p.clean, p.certified))
         return [Step(f"Try {_point(frontier, best)}, which beats the baseline on validation rows.", best.flags)]
     tried = "" if frontier is None else f", nor does any other {frontier.what} that was bounded on validation rows"
-    rare = "" if run.test is None else " (of a rare class, weights: class_weight in a configuration)"
-    said = f"Try other columns, or another model{rare}: this one does not beat a constant answer{tried}."
+    said = f"Try other columns, or another model: this one does not beat a constant answer{tried}."
+    if not own:
+        return [Step(said)]
     if run.fitted is not None:
         return [Step(said, "" if run.fitted.features is not None else f"--features {FEATURES}")]
     return [Step(said, "" if len(run.network.sizes) > 2 else f"--hidden {HIDDEN}")]

@@ -1,9 +1,9 @@
 """Which `C`? A grid climbed from its smallest entry, and judged on validation rows by the rule for epochs (`certify.choice`).
 
-A larger `C` moves the model more: the climb ends where plain bounds prove no start (the first entry may try slower ways). No
-certified figure is better than its clean one, so an entry that could not be chosen even if all of it were certified is not
-bounded. The certificate is about the chosen `C`; that another one might have been chosen on other validation rows is no part
-of it.
+A larger `C` moves the model more: the climb ends where plain bounds prove no start (the first entry may try slower ways). Where
+there is none for the first entry, smaller ones are tried, down to `LOWEST`. No certified figure is better than its clean one,
+so an entry that could not be chosen even if all of it were certified is not bounded. The certificate is about the chosen `C`;
+that another one might have been chosen on other validation rows is no part of it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ UNPROVEN, HOPELESS, BEHIND = "no quick proof", "no start is proven", "could not 
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 COARSE = (0.01, 0.1, 1.0)
 """For a first look, and where every fit takes long."""
+LOWEST, STEP = 0.001, 10.0
+"""Below a grid whose smallest entry has no start, others are tried: so many times smaller each, and none below this."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Choice:
         return {
             "C": self.C,
             "better_than_baseline": self.better,
-            "what": "error" if self.judge.numbers else "accuracy",
+            "what": self.judge.figure,
             "baseline": self.judge.baseline,
             "candidates": [candidate.to_json() for candidate in self.candidates],
         }
@@ -87,7 +89,7 @@ def choose_C(
     """
     if data.validation is None:
         raise UserError("C is chosen on validation rows: the data need a validation part, or a C of your own.")
-    judge, found, left = Judge.of(data), list[Candidate](), sorted(grid)
+    judge, found, left = Judge.of(data, by_class=model.by_class), list[Candidate](), sorted(grid)
     chosen: tuple[Rank, float] | None = None
     while left:
         c = left.pop(0)
@@ -101,14 +103,21 @@ def choose_C(
             run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=chosen is None, **options)
         except Diverged as error:
             found.append(Candidate(c, clean, why=HOPELESS if chosen is None else UNPROVEN))
-            if chosen is None and (error.enough is None or error.enough >= c):
+            left = [] if chosen is not None else _below(c, error.enough)
+            if chosen is None and not left:
                 raise
-            # Below the grid there may be one that would do.
-            left = [] if chosen is not None or error.enough is None else [error.enough]
             continue
         _, certified = run.validation
         found.append(Candidate(c, clean, certified))
         rank = judge.rank(clean, certified)
         chosen = (rank, c) if chosen is None or rank > chosen[0] else chosen
     assert chosen is not None
-    return Choice(chosen[1], tuple(found), judge)
+    return Choice(chosen[1], tuple(sorted(found, key=lambda one: one.C)), judge)
+
+
+def _below(c: float, enough: float | None) -> list[float]:
+    """What to try where no start is proven for `c`: what is known to be `enough`, or the next smaller one worth a try."""
+    if enough is not None:
+        return [enough] if enough < c else []
+    lower = float(f"{c / STEP:.3g}")
+    return [lower] if lower >= LOWEST else []
