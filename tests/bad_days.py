@@ -53,8 +53,9 @@ def solved(done, total):
     if os.path.exists(os.path.join(folder, "steps", "000001.json")):
         os.write(1, b".")
 from mibp_cert.certify import Callbacks
-training, kept = mc.Training(epochs=epochs, batch_size=6), {"run_dir": folder, "resume": True}
-mc.certify_training(*asked, training, engine, attack_settings=attack, callbacks=Callbacks(solved), **kept)
+training, solver = mc.Training(epochs=epochs, batch_size=6), mc.SolverSettings(jobs=1)
+how = {"attack_settings": attack, "solver": solver, "callbacks": Callbacks(solved)}
+mc.certify_training(*asked, training, engine, run_dir=folder, resume=True, **how)
 """
 """A small run that begins, or goes on, in the folder; and that is killed before or after the n-th call of `os.fsync` or
 `os.replace`, where that is asked for. Every program that is solved after the first step is a dot."""

@@ -19,6 +19,7 @@ import pickle
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, as_completed
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ Work = Callable[..., list[Any]]
 """`function(shared, group)`, which returns one result per item of the group."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+PARENT_SECONDS = 1.0
+"""How often a worker looks whether the main process is still there."""
 CONNECT_SECONDS = 5
 """How long a scheduler may take to answer."""
 _SCHEDULER = re.compile(r"(tcp|tls)://\S+:\d+")
@@ -62,9 +65,17 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
+def _end_with(parent: int) -> None:
+    """End when the main process is gone: killed, it cannot tell its workers, which would wait for ten minutes more."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
+
+
 def _start_worker() -> None:
     """Leave Ctrl-C to the main process (the terminal sends it to all), and die silently: the main process reports it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
