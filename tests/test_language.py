@@ -24,7 +24,7 @@ from mibp_cert.parallel import WorkerPool
 from mibp_cert.sets import ThreatSet
 from mibp_cert.sets.rules import Polytope
 from mibp_cert.solvers import Affine, Limits, Objective, ProgramBuilder, solver_named
-from mibp_cert.threats import AnyCategory, LabelFlips, LInf, Rules
+from mibp_cert.threats import AnyCategory, Budget, LabelFlips, LInf, Rules
 
 
 def a_shared_bias(m: Any) -> None:
@@ -101,6 +101,18 @@ def test_samples_lie_in_every_view(name: str) -> None:
         value = float((g * x).sum() + (h * y).sum())
         slip = 1e-12 * (1 + abs(base))
         assert base + sum(float(e[0]) for e in ends) - slip <= value <= base + sum(float(e[1]) for e in ends) + slip
+
+
+@pytest.mark.parametrize("base", [BASE & LabelFlips(1), Budget(LInf({"age": 4.0}), rows=1)])
+def test_a_budget_that_rows_of_a_rule_have_spent_is_not_spent_again_by_others(base: Any) -> None:
+    def nobody_is_older(m: Any) -> None:
+        m.require(m.x(0, "age") <= m.clean(0, "age"))
+
+    threat, rng = Rules(base, nobody_is_older).bind(survey(6, missing=False)), np.random.default_rng(0)
+    members = threat.sample(rng, 30) + [threat.worst(rng.normal(size=threat.noise().symbols)) for _ in range(30)]
+    assert all(threat.contains(x, y) for x, y in members)
+    assert any((x[0] != threat.clean.x[0]).any() for x, _ in members)
+    assert any((x[1:] != threat.clean.x[1:]).any() for x, _ in members)
 
 
 def test_outsiders_are_told_apart() -> None:

@@ -223,7 +223,18 @@ class RulesSet(ThreatSet):
             values = (affine.centre + affine.linear @ v).reshape(len(self.touched), member.shape[1])
             values = np.where(np.abs(values - np.round(values)) < 1e-9, np.round(values), values)
             member[self.touched] = np.clip(values, low[self.touched], high[self.touched])
-        return found[0], found[1]
+        return self._within_budgets(found[0], found[1])
+
+    def _within_budgets(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """The same, as handed in where other rows spend what the rows of the rules have left of a budget."""
+        limited = self.base.unbudgeted()
+        if limited is None or self.base.contains(x, y):
+            return x, y
+        hull, (known_x, known_y) = limited.clean.hull(), self.base.reference
+        moved, other = (x < hull.x_low) | (x > hull.x_high), (y < hull.y_low) | (y > hull.y_high)
+        spent = np.asarray(moved.any(axis=1) | other.any(axis=1))
+        spent[self.touched] = False
+        return np.where(spent[:, None], known_x, x), np.where(spent[:, None], known_y, y)
 
     def contains(self, x: Array, y: Array) -> bool:
         """In the base, and the rules hold with some values of the own variables, within the solvers' tolerance."""
