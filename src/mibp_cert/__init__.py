@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mibp_cert.doors import certify_fit, certify_training
     from mibp_cert.engines import Box, RelationalSettings, SolverSettings
     from mibp_cert.engines.relational import RelationalSet
+    from mibp_cert.ensembles import PartitionedClassifier
     from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
     from mibp_cert.estimator import CertifiedClassifier, CertifiedLogisticRegression, CertifiedRegressor, CertifiedRidge
     from mibp_cert.fitted import Explanation, Fitted, FrozenLayers, RandomFeatures
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         L2,
         Added,
         AnyCategory,
+        Arbitrary,
         Budget,
         Confusable,
         Exchanged,
@@ -78,6 +80,7 @@ _HOMES = {
     "certify.columns": "ColumnRecord column_records",
     "data": "Column Dataset Recipe Split two_moons",
     "doors": "certify_fit certify_training",
+    "ensembles": "PartitionedClassifier",
     "engines": "Box RelationalSettings SolverSettings",
     "engines.relational": "RelationalSet",
     "errors": "Diverged MibpCertError SolverUnavailable SoundnessError UserError",
@@ -97,7 +100,7 @@ _HOMES = {
     "studies.compare": "compare",
     "studies.parts": "LossByPart loss_by_part",
     "studies.tolerance": "Family Tolerance tolerance",
-    "threats": "Added AnyCategory Budget Confusable Exchanged L1 L2 LInf LabelFlips Missing Monotone Nothing "
+    "threats": "Added AnyCategory Arbitrary Budget Confusable Exchanged L1 L2 LInf LabelFlips Missing Monotone Nothing "
     "Removed Rounded Rules Shift TargetNoise Threat column in_words label_is threat_from_json",
     "torch": "features_from_torch from_torch to_torch",
 }
@@ -124,6 +127,7 @@ __all__ = [
     "L2",
     "Added",
     "AnyCategory",
+    "Arbitrary",
     "AttackSettings",
     "AuditSettings",
     "AvgPool2d",
@@ -160,6 +164,7 @@ __all__ = [
     "Monotone",
     "Network",
     "Nothing",
+    "PartitionedClassifier",
     "Predictions",
     "RandomFeatures",
     "Ranges",

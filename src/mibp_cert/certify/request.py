@@ -124,7 +124,13 @@ class Request:
             )
 
     def _check_rows(self) -> None:
-        """Rows come and go, and have weights, in the training data of fitted models alone."""
+        """Rows come and go, and have weights, in the training data of fitted models alone; none may be anything."""
+        anything = self.threat.anything() or ("" if self.test_threat is None else self.test_threat.anything())
+        if anything:
+            raise UserError(
+                f"The engine '{self.engine}' bounds what rows that are off can do, not rows that may be anything: "
+                f"{anything} is for ensembles (PartitionedClassifier, --ensemble partitions:50)."
+            )
         coming = self.threat.changes_rows()
         if coming and not self.made.knows_rows:
             raise UserError(

@@ -13,12 +13,40 @@ from mibp_cert.certify.predict import Attack, Predictions, nominal_classes, nomi
 from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Task
 from mibp_cert.engines import Inputs
-from mibp_cert.errors import SoundnessError
+from mibp_cert.errors import SoundnessError, UserError
 
 ABSTAIN_WORD = "abstain"
 POSSIBLE = "another class is possible: an attack on the data shows it"
 OPEN = "not proven: no attack changed it, but the bounds leave it open"
 UNTRIED = "not proven: the bounds leave it open"
+
+
+def abstaining(classes: NDArray[Any], given: Any = None) -> Any:
+    """The label for abstaining beside these classes: the one given, or −1, or one below the smallest class if −1 is one;
+    "abstain" for text.
+
+    >>> abstaining(np.array([0, 1])), abstaining(np.array([-1, 1])), abstaining(np.array(["a", "b"]))
+    (-1, -2, 'abstain')
+    """
+    label, known, kind = given, classes.tolist(), classes.dtype.kind
+    if label is None and kind == "b":
+        label = -1
+    elif label is None:
+        label = type(known[0])(-1 if -1 not in known else min(known) - 1) if kind in "iuf" else ABSTAIN_WORD
+    if label in known:
+        raise UserError(
+            f"The label for abstaining, {label!r}, is one of the classes; choose another with abstain_label=…"
+        )
+    return label
+
+
+def named(classes: NDArray[Any], numbers: NDArray[np.intp], label: Any) -> NDArray[Any]:
+    """Class numbers as labels, −1 as the label for abstaining."""
+    if (numbers >= 0).all():
+        return np.asarray(classes[numbers])
+    out = np.array(classes[numbers], dtype=object)
+    out[numbers < 0] = label
+    return out if classes.dtype.kind == "O" else np.array(out.tolist())
 
 
 def _diverged(run: CertifiedRun) -> str:

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from mibp_cert.certify import AttackSettings, CertifiedRun
 from mibp_cert.certify.predict import nominal_classes, nominal_outputs
 from mibp_cert.certify.request import check_threat, with_missing
-from mibp_cert.certify.tables import attack_rows, class_table, range_table
+from mibp_cert.certify.tables import abstaining, attack_rows, class_table, named, range_table
 from mibp_cert.data import Dataset, Recipe
 from mibp_cert.data.dataset import check_plain
 from mibp_cert.engines import Inputs, ParameterSet
@@ -172,35 +172,18 @@ class Classes(ClassifierMixin, Certified):
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
             raise UserError(f"Training needs at least two classes; y has 1 class, {self.classes_[0]!r}.")
-        self.abstain_label_ = self._label(self.classes_.tolist())
+        self.abstain_label_ = abstaining(self.classes_, self.abstain_label)
         return Dataset.of(x, y, tuple(self.classes_.tolist()), self.recipe_.columns, missing)
-
-    def _label(self, known: list[Any]) -> Any:
-        """The word for abstaining: −1, or one below the smallest class if −1 is one; "abstain" for text."""
-        label, kind = self.abstain_label, self.classes_.dtype.kind
-        if label is None and kind == "b":
-            label = -1
-        elif label is None:
-            label = type(known[0])(-1 if -1 not in known else min(known) - 1) if kind in "iuf" else "abstain"
-        if label in known:
-            raise UserError(
-                f"The label for abstaining, {label!r}, is one of the classes; choose another with abstain_label=…"
-            )
-        return label
 
     def _names(self, classes: NDArray[np.intp]) -> NDArray[Any]:
         """Class numbers as the labels handed in, −1 as the label for abstaining."""
-        if (classes >= 0).all():
-            return np.asarray(self.classes_[classes])
-        if self.abstain_label is None and -1 in self.classes_.tolist():
+        if (classes < 0).any() and self.abstain_label is None and -1 in self.classes_.tolist():
             warnings.warn(
                 f"−1 is a class: {str(self.abstain_label_).replace('-', '−')} stands for abstaining (abstain_label_); choose "
                 "another value with abstain_label=…, or read the table of certify().",
                 stacklevel=3,
             )
-        out = np.array(self.classes_[classes], dtype=object)
-        out[classes < 0] = self.abstain_label_
-        return out if self.classes_.dtype.kind == "O" else np.array(out.tolist())
+        return named(self.classes_, classes, self.abstain_label_)
 
     def predict(self, X: Table, *, threat: Threat | None = None, margin: float = 0.0) -> NDArray[Any]:
         """The certified class of each row, or `abstain_label_`; `threat`: what may be wrong with these rows themselves."""

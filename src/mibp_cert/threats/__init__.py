@@ -13,12 +13,12 @@ from mibp_cert.threats.base import All, Budget, Catalogued, Nothing, Settled, Th
 from mibp_cert.threats.categories import AnyCategory, Confusable, LabelFlips, Missing, Shift
 from mibp_cert.threats.conditions import Condition, column, condition_from_json, label_is
 from mibp_cert.threats.numeric import L1, L2, Exchanged, LInf, Monotone, Rounded, TargetNoise
-from mibp_cert.threats.rows import Added, Removed
+from mibp_cert.threats.rows import Added, Arbitrary, Removed
 from mibp_cert.threats.rules import Model, Rules
 
 _NUMBERS: tuple[Any, ...] = (LInf, L1, L2, Rounded, Monotone, Exchanged, TargetNoise)
 _CHOICES: tuple[Any, ...] = (AnyCategory, Confusable, Shift, Missing, LabelFlips)
-_ROWS: tuple[Any, ...] = (Removed, Added)
+_ROWS: tuple[Any, ...] = (Removed, Added, Arbitrary)
 KINDS: dict[str, Any] = {threat.kind: threat for threat in (Nothing, *_NUMBERS, *_CHOICES, *_ROWS)}
 """Threats that are no combination of others; their entries in a file are their fields."""
 _COMBINED: dict[str, Any] = {threat.kind: threat for threat in (Where, All, Budget, Settled)}

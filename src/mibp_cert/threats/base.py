@@ -58,6 +58,10 @@ class Threat(ABC):
         """What lets rows come or go, by its name; empty: nothing does."""
         return ""
 
+    def anything(self) -> str:
+        """What lets rows be anything at all, by its name; empty: nothing does."""
+        return ""
+
     def words(self, rows: str = ANY_ROW) -> str:
         """What may be wrong, as a clause a person can read; `rows`: where it acts, empty if the sentence around it says so."""
         return str(self.to_json())
@@ -109,6 +113,9 @@ class Catalogued(Threat):
 
     def changes_rows(self) -> str:
         return next((name for threat in self.inner if (name := threat.changes_rows())), "")
+
+    def anything(self) -> str:
+        return next((name for threat in self.inner if (name := threat.anything())), "")
 
     def has_amounts(self) -> bool:
         """Is there an amount (eps, to, up, down) that could be scaled?"""

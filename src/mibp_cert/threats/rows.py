@@ -1,6 +1,7 @@
-"""Rows that should not be there, and rows that have been lost.
+"""Rows that should not be there, rows that have been lost, and rows that may be anything.
 
-Only fitted models know these: a training in steps has its batches, and with them its rows, fixed beforehand.
+Only fitted models know rows that come and go: a training in steps has its batches, and with them its rows, fixed beforehand.
+Rows that may be anything are for ensembles, whose votes do not ask what a lost part was given.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TARGET = "target"
 
 @dataclass(frozen=True, eq=False)
 class _OfRows(Catalogued):
-    """At most so many rows come or go."""
+    """At most so many rows are of this kind."""
 
     at_most: int
 
@@ -32,12 +33,17 @@ class _OfRows(Catalogued):
         Budget(self, rows=self.at_most)  # refuses a number that makes no sense
         object.__setattr__(self, "at_most", int(self.at_most))
 
+
+@dataclass(frozen=True, eq=False)
+class _Moving(_OfRows):
+    """At most so many rows come or go."""
+
     def changes_rows(self) -> str:
         return type(self).__name__ if self.at_most else ""
 
 
 @dataclass(frozen=True, eq=False)
-class Removed(_OfRows):
+class Removed(_Moving):
     """At most `at_most` rows should not be there: duplicates, rows of others, inventions.
 
     >>> Removed(3).to_json()
@@ -58,7 +64,7 @@ class Removed(_OfRows):
 
 
 @dataclass(frozen=True, eq=False)
-class Added(_OfRows):
+class Added(_Moving):
     """At most `at_most` rows have been lost. Each may have any label, and features within `domain`: `{column: (low, high)}` for
     numbers in their units, `{column: [categories]}`, and `{"target": (low, high)}` for a regression. A column that is not named
     has its valid range, else the one seen in the data, or any of its categories. None: any row whatever.
@@ -120,6 +126,32 @@ class Added(_OfRows):
             )
         known = "whatever is seen in the data" if not said else ", ".join(said)
         return f"at most {count(self.at_most, 'row')} may have been lost ({known})"
+
+
+@dataclass(frozen=True, eq=False)
+class Arbitrary(_OfRows):
+    """At most `at_most` rows may really have been anything: any features, any label. No bound covers that; an ensemble does
+    (`PartitionedClassifier`).
+
+    >>> Arbitrary(3).to_json()
+    {'kind': 'arbitrary', 'at_most': 3}
+    """
+
+    kind = "arbitrary"
+
+    def anything(self) -> str:
+        return type(self).__name__ if self.at_most else ""
+
+    def parts(self, clean: Dataset, rows: Rows, limits: list[int]) -> list[Part]:
+        if not self.at_most:
+            return []
+        raise UserError(
+            f"{type(self).__name__} lets rows be anything at all, which no set of datasets with bounds covers: take an ensemble "
+            "(PartitionedClassifier, --ensemble partitions:50), or say by how much rows may be off."
+        )
+
+    def words(self, rows: str = ANY_ROW) -> str:
+        return f"at most {count(self.at_most, 'row')} may be anything"
 
 
 def is_target(clean: Dataset, name: Any) -> bool:

@@ -1,0 +1,417 @@
+"""Ensembles of parts: really trained on every dataset of small threats; parts that no wrong row reaches stay what they are."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.feature_selection import SelectKBest
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import mibp_cert as mc
+from mibp_cert.ensembles import PartitionedClassifier, learners, partitions
+from mibp_cert.ensembles.rows import BASES, Rows, dealt, hashed, typed
+from mibp_cert.errors import UserError
+from mibp_cert.threats import Arbitrary
+
+TREE = DecisionTreeClassifier(max_depth=2)
+
+
+@parametrize_with_checks([PartitionedClassifier(TREE, parts=3), PartitionedClassifier(GaussianNB(), parts=2, by="row")])
+def test_scikit_learn_accepts_the_ensembles(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+# Every dataset of a small threat, with real learners -----------------------------------------------------------------------
+
+CELLS, LABELS = (0.0, 1.0, 2.5), (-1, 0, 1)
+"""What a wrong row may be made of; nobody has the label −1, which wins ties."""
+ANYTHING = [(cell, label) for cell in CELLS for label in LABELS]
+Table = list[tuple[float, int]]
+
+
+def small(n: int, seed: int) -> Table:
+    rng = np.random.default_rng(seed)
+    return [(float(rng.choice(CELLS)), int(i % 2)) for i in range(n)]
+
+
+def changed(table: Table, kind: str, k: int) -> Iterator[Table]:
+    """All tables in which exactly `k` rows came, went, or are others."""
+    places = range(len(table))
+    if kind == "added":
+        yield from (table + list(new) for new in product(ANYTHING, repeat=k))
+    elif kind == "removed":
+        yield from ([row for i, row in enumerate(table) if i not in gone] for gone in combinations(places, k))
+    else:
+        for which in combinations(places, k):
+            for new in product(ANYTHING, repeat=k):
+                other = list(table)
+                for i, row in zip(which, new, strict=True):
+                    other[i] = row
+                yield other
+
+
+def fitted(table: Table, estimator: Any, by: str, seed: int = 0) -> Any:
+    x, y = np.array([[cell] for cell, _ in table]), np.array([label for _, label in table])
+    keys = np.arange(len(table)) * 7 + 3 if by == "key" else None
+    return PartitionedClassifier(estimator, parts=4, by=by, random_state=seed).fit(x, y, keys)
+
+
+ASKED = np.array([[cell] for cell in CELLS])
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of small fits: without looking for libraries whose threads are to be limited before each of them."""
+    monkeypatch.setattr(learners, "arrivals", lambda work, groups, parallel, jobs: enumerate(map(work, groups)))
+
+
+def contradicted(table: Table, estimator: Any, kind: str, by: str, most: int, seed: int = 0) -> int:
+    """How many tables with at most `most` wrong rows change a vote that is certified to stand; `seed` chooses the parts."""
+    found = fitted(table, estimator, by, seed).certify(ASKED)
+    column = "altered_rows" if kind == "altered" else "moved_rows"
+    wrong = 0
+    for k in range(1, most + 1):
+        for other in changed(table, kind, k):
+            if len({label for _, label in other}) < 2:
+                continue  # there is nothing to learn
+            vote = fitted(other, estimator, by, seed).predict(ASKED)
+            wrong += int(((found[column].to_numpy() >= k) & (vote != found["vote"].to_numpy())).any())
+    return wrong
+
+
+KINDS = [(kind, by) for by in BASES for kind in ("added", "removed", "altered")]
+KINDS = [(kind, by) for kind, by in KINDS if by in ("content", "features") or kind == "altered"]
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(("kind", "by"), KINDS)
+def test_no_single_wrong_row_changes_a_vote_that_stands(kind: str, by: str) -> None:
+    assert contradicted(small(7, 0), TREE, kind, by, 1) == contradicted(small(5, 1), TREE, kind, by, 1, seed=1) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("estimator", [TREE, KNeighborsClassifier(1), GaussianNB()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(("kind", "by"), KINDS)
+def test_no_two_wrong_rows_change_votes_that_stand(kind: str, by: str, estimator: Any) -> None:
+    assert contradicted(small(7, 1), estimator, kind, by, 2) == 0
+    assert contradicted(small(8, 2), estimator, kind, by, 1) == 0
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("by", ["content", "features"])
+def test_counting_an_alteration_once_is_noticed(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "cost_of", lambda piece, by: 1)
+    assert any(contradicted(small(5, seed), TREE, "altered", by, 1, seed) for seed in range(1, 20))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_certificate_that_forgets_ties_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_ties(counts: Any) -> Any:
+        ordered = np.sort(counts, axis=1)
+        return (ordered[:, -1] - ordered[:, -2]) // 2
+
+    monkeypatch.setattr(partitions, "may_be_lost", no_ties)
+    assert any(contradicted(small(5, seed), TREE, "added", "content", 1, seed) for seed in (1, 5, 6, 7))
+
+
+# Parts that no wrong row reaches -------------------------------------------------------------------------------------------
+
+
+def people(n: int = 60, seed: int = 0) -> tuple[pd.DataFrame, Any]:
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "age": rng.integers(20, 80, n),
+            "income": np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)),
+            "mood": rng.choice(["good", "bad", "so-so"], n),
+        }
+    )
+    return table, np.where(table["age"] + 20 * rng.normal(size=n) > 50, "yes", "no")
+
+
+def learner() -> Any:
+    """Everything that could be learned from the whole table is learned in the part."""
+    encoded = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), ["mood"]), (StandardScaler(), ["age"]), remainder="passthrough"
+    )
+    return make_pipeline(encoded, HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=2))
+
+
+def models(X: Any, y: Any, by: str, estimator: Any = None) -> list[bytes]:
+    keys = None if by != "key" else (X["age"] if len(X) else None)
+    found = PartitionedClassifier(learner() if estimator is None else estimator, parts=6, by=by).fit(X, y, keys)
+    return [pickle.dumps((one.model, one.label)) for one in found.learners_]
+
+
+def reached(before: list[bytes], after: list[bytes]) -> int:
+    return sum(one != other for one, other in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("by", BASES)
+def test_an_altered_row_leaves_all_other_parts_bit_for_bit(by: str) -> None:
+    X, y = people()
+    before = models(X, y, by)
+    for row in (0, 17, 59):
+        X2, y2 = X.copy(), y.astype(object)
+        X2.loc[row, ["income", "mood"]] = [1e6, "never seen before"]
+        y2[row] = "a label that is longer than all others"
+        touched = reached(before, models(X2, y2, by))
+        assert 1 <= touched <= (1 if by in ("key", "row") else 2)
+
+
+@pytest.mark.parametrize("by", ["content", "features", "key"])
+def test_a_row_that_comes_or_goes_leaves_all_other_parts_bit_for_bit(by: str) -> None:
+    X, y = people()
+    before = models(X, y, by)
+    assert reached(before, models(X.drop(index=5), np.delete(y, 5), by)) == 1
+    more = pd.concat([X, pd.DataFrame({"age": [33], "income": [0.5], "mood": ["good"]})])
+    assert reached(before, models(more, np.append(y, "yes"), by)) == 1
+
+
+@pytest.mark.parametrize("by", ["content", "features", "key"])
+def test_the_order_of_rows_and_the_names_of_rows_do_not_matter(by: str) -> None:
+    X, y = people()
+    order = np.random.default_rng(1).permutation(len(X))
+    assert models(X, y, by) == models(X.iloc[order], y[order], by)
+
+
+def test_labels_reach_one_part_where_parts_are_chosen_by_features() -> None:
+    X, y = people()
+    before, other = models(X, y, "features"), y.copy()
+    other[7] = "no" if y[7] == "yes" else "yes"
+    assert reached(before, models(X, other, "features")) == 1
+
+
+def test_rows_that_are_alike_are_in_the_same_part() -> None:
+    x, y = np.repeat(np.arange(10.0), 3)[:, None], np.repeat(np.arange(10) % 2, 3)
+    parts = dealt(Rows(x, y), 4, "content", 0)
+    assert all(
+        len({p for p, part in enumerate(parts) if set(part) & {3 * i, 3 * i + 1, 3 * i + 2}}) == 1 for i in range(10)
+    )
+    assert sorted(np.concatenate(parts).tolist()) == list(range(30))
+
+
+def test_parts_by_number_are_of_one_size() -> None:
+    sizes = [len(part) for part in dealt(Rows(np.zeros((53, 1)), np.zeros(53)), 10, "row", 3)]
+    assert sorted(set(sizes)) == [5, 6]
+
+
+def test_different_rows_have_different_contents() -> None:
+    """Text that runs into its neighbour, numbers that look alike, and what is missing."""
+    frame = pd.DataFrame({"a": ["x", "xy", "", None, "m"], "b": ["yz", "z", "xyz", "xyz", "m"]})
+    found = Rows(typed(frame), np.zeros(5)).contents()
+    assert len(set(found)) == 5
+    numbers = Rows(np.array([[0.0], [-0.0], [1.0], [np.nextafter(1.0, 2)], [np.nan]]), np.zeros(5)).contents()
+    assert len(set(numbers)) == 5
+    assert Rows(np.array([[np.nan]]), np.zeros(1)).contents() == Rows(np.array([[-np.nan]]), np.zeros(1)).contents()
+
+
+GOLDEN = "3 2 5 1 2 5 0 1 2 5"
+
+
+def test_parts_are_the_same_everywhere() -> None:
+    """As computed once and for all: on other machines and in later versions, too."""
+    contents = Rows(np.arange(20.0).reshape(10, 2), np.arange(10) % 2).contents()
+    assert contents[0].hex() == "6e0000000000000000" + "6e000000000000f03f" + "6e0000000000000000"
+    assert " ".join(str(number % 6) for number in hashed(contents, 0)) == GOLDEN
+
+
+@pytest.mark.slow
+def test_models_are_the_same_in_another_process() -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from test_ensembles import models, people\n"
+        "from hashlib import sha256\n"
+        "print(sha256(b''.join(models(*people(), 'content'))).hexdigest())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+
+
+# What a part without a model votes for ------------------------------------------------------------------------------------
+
+
+def test_parts_with_one_class_vote_for_it_and_parts_without_rows_for_nobody() -> None:
+    x, y = np.arange(12.0)[:, None], np.array([0] * 6 + [1] * 6)
+    found = PartitionedClassifier(TREE, parts=4, by="key").fit(x, y, keys=[1] * 6 + [2] * 6)
+    assert sorted(set(found.votes([[0.0], [20.0]]).ravel().tolist())) == [-1, 0, 1]
+    assert sorted(str(one.label) for one in found.learners_) == ["0", "1", "None", "None"]
+    assert found.certify([[0.0]])[["vote", "votes", "next_votes", "lost_parts"]].to_numpy().tolist() == [[0, 1, 1, 0]]
+
+
+# Threats ---------------------------------------------------------------------------------------------------------------------
+
+
+def blobs(n: int = 60, seed: int = 0, classes: int = 2) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.arange(n) % classes)
+    return rng.normal(size=(n, 2)) + 2.0 * np.column_stack([np.cos(2 * y), np.sin(2 * y)]), y
+
+
+def test_what_stands_for_a_threat_is_what_enough_parts_agree_on() -> None:
+    X, y = blobs()
+    plain = PartitionedClassifier(TREE, parts=9).fit(X, y)
+    asked, _ = blobs(40, 1)
+    table = plain.certify(asked, np.zeros(40, dtype=int))
+    for k in (0, 1, 2, 4):
+        model = PartitionedClassifier(TREE, parts=9, threat=Arbitrary(k)).fit(X, y)
+        said, stands = model.predict(asked), (table["altered_rows"] >= k).to_numpy()
+        assert (said == np.where(stands, table["vote"], -1)).all()
+        assert (model.predict_nominal(asked) == table["vote"]).all()
+    both = PartitionedClassifier(TREE, parts=9, threat=mc.Removed(1) & mc.Added(1) & mc.LabelFlips(1)).fit(X, y)
+    assert both.reach_.lost == 4
+    assert (table["correct"] == (table["vote"] == 0)).all()
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"parts": 100}, "more parts than rows"),
+    ({"parts": 0}, "whole number"),
+    ({"parts": 2.5}, "whole number"),
+    ({"tried": 0}, "tried must be"),
+    ({"by": "hash"}, "by must be one of"),
+    ({"by": "key"}, "give both or none"),
+    ({"random_state": None}, "random_state must be a whole number"),
+    ({"random_state": np.random.RandomState(0)}, "random_state must be a whole number"),
+    ({"n_jobs": 0}, "n_jobs must be"),
+    ({"estimator": StandardScaler()}, "with fit and predict"),
+    ({"estimator": LinearRegression()}, "must be a classifier"),
+    ({"estimator": 3}, "with fit and predict"),
+    (
+        {"estimator": make_pipeline(SelectKBest(k=1), KNeighborsClassifier(50))},
+        "cannot be fitted to|Expected n_neighbors",
+    ),
+    ({"abstain_label": 1}, "is one of the classes"),
+    ({"resume": True}, "needs the folder"),
+    ({"threat": mc.LInf(0.1)}, "rows would move between parts"),
+    ({"threat": mc.LInf(0.1), "by": "row"}, "needs a certificate of its own"),
+    ({"threat": mc.LabelFlips(), "by": "row"}, "needs a certificate of its own"),
+    ({"threat": mc.Removed(1), "by": "row"}, "which Removed moves"),
+    ({"threat": mc.Added(1, {}), "by": "row"}, "which Added moves"),
+    ({"threat": mc.Rules(mc.LInf(0.1), lambda model, data: None)}, "only threats of the catalogue"),
+    ({"threat": mc.LInf(0.1), "estimator": mc.CertifiedLogisticRegression()}, "rows would move between parts"),
+    ({"threat": mc.Missing(), "estimator": mc.CertifiedLogisticRegression()}, "rows would move between parts"),
+    ({"threat": mc.LabelFlips(), "estimator": mc.CertifiedLogisticRegression()}, "rows would move between parts"),
+    ({"threat": mc.LabelFlips(), "estimator": mc.CertifiedLogisticRegression(), "by": "row"}, "keeps a row"),
+    ({"estimator": mc.CertifiedLogisticRegression(threat=mc.LInf(0.1))}, "to the ensemble"),
+    ({"estimator": mc.CertifiedClassifier()}, "by='row'"),
+    (
+        {"estimator": mc.CertifiedLogisticRegression(), "by": "row", "threat": mc.LInf(0.1).where([0, 1])},
+        "others inside a part",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), REFUSED, ids=lambda value: value if isinstance(value, str) else None)
+def test_what_makes_no_sense_is_refused_in_one_sentence(given: dict[str, Any], said: str) -> None:
+    X, y = blobs(30)
+    with pytest.raises(ValueError, match=said):
+        PartitionedClassifier(**{"estimator": TREE, "parts": 4} | given).fit(X, y).predict(X)
+
+
+def test_a_key_is_for_parts_that_are_chosen_by_it() -> None:
+    X, y = blobs(30)
+    with pytest.raises(UserError, match="give both or none"):
+        PartitionedClassifier(TREE, parts=3).fit(X, y, keys=y)
+
+
+class Moody(DecisionTreeClassifier):  # type: ignore[misc]
+    """Depends on something that no seed says."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        return super().fit(X, np.random.default_rng().permutation(y))
+
+
+def test_a_learner_that_comes_out_otherwise_each_time_is_refused() -> None:
+    X, y = blobs(60)
+    with pytest.raises(UserError, match="came out otherwise"):
+        PartitionedClassifier(Moody(), parts=2).fit(X, y)
+
+
+def test_columns_that_are_neither_numbers_nor_text_are_refused() -> None:
+    X = pd.DataFrame({"when": pd.to_datetime(["2020-01-01"] * 12), "a": range(12)})
+    with pytest.raises(UserError, match="neither a number nor text"):
+        PartitionedClassifier(TREE, parts=2).fit(X, np.arange(12) % 2)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda t: mc.certify_fit(mc.two_moons(0), t), lambda t: t.bind(mc.two_moons(0).train)]
+)
+def test_rows_that_may_be_anything_are_refused_by_name_elsewhere(make: Any) -> None:
+    with pytest.raises(UserError, match="Arbitrary"):
+        make(mc.LInf(0.01) & Arbitrary(2).where(mc.label_is(1)))
+    for engine in ("interval", "relational"):
+        with pytest.raises(UserError, match=f"'{engine}'.*Arbitrary is for ensembles"):
+            mc.certify_training(mc.Network.mlp([2, 2]), mc.two_moons(0), Arbitrary(1), engine=engine)
+    assert mc.threat_from_json(Arbitrary(3).to_json()).words() == "at most 3 rows may be anything"
+
+
+# Where parts are fitted, and where they are kept ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_parts_come_out_the_same_in_other_processes() -> None:
+    X, y = people()
+    one = PartitionedClassifier(learner(), parts=4).fit(X, y)
+    two = PartitionedClassifier(learner(), parts=4, n_jobs=2).fit(X, y)
+    assert [pickle.dumps(a.model.predict(X)) for a in one.learners_] == [
+        pickle.dumps(b.model.predict(X)) for b in two.learners_
+    ]
+
+
+def test_a_fit_goes_on_where_it_stopped(tmp_path: Any) -> None:
+    X, y = blobs()
+    forest = RandomForestClassifier(3)
+    whole = PartitionedClassifier(forest, parts=4).fit(X, y)
+    kept = PartitionedClassifier(forest, parts=4, run_dir=tmp_path / "run").fit(X, y)
+    files = sorted((tmp_path / "run").iterdir())
+    assert len(files) == 4
+    before = [path.stat().st_mtime_ns for path in files]
+    files[1].unlink()
+    again, done = clone(kept).set_params(resume=True), []
+    again.fit(X, y, hear=lambda part, parts: done.append((part, parts)))
+    assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [path.stat().st_mtime_ns == then for path, then in zip(files, before, strict=True)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert (again.votes(X) == whole.votes(X)).all()
+    with pytest.raises(UserError, match="is not empty"):
+        clone(kept).fit(X, y)
+    X2 = X.copy()
+    X2[0] += 1.0
+    other = clone(again).fit(X2, y)
+    assert (other.votes(X) == PartitionedClassifier(forest, parts=4).fit(X2, y).votes(X)).all()
+
+
+def test_ensembles_survive_pickles_and_clones() -> None:
+    X, y = blobs()
+    model = PartitionedClassifier(LogisticRegression(), parts=4, threat=Arbitrary(1)).fit(X, y)
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.predict(X) == model.predict(X)).all()
+    assert clone(model).get_params()["parts"] == 4
+    assert (clone(model).set_params(random_state=1).fit(X, y).rows_[0][:3] != model.rows_[0][:3]).any()
