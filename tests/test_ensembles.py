@@ -129,7 +129,7 @@ def test_a_certificate_that_forgets_ties_is_noticed(monkeypatch: pytest.MonkeyPa
         return (ordered[:, -1] - ordered[:, -2]) // 2
 
     monkeypatch.setattr(partitions, "may_be_lost", no_ties)
-    assert any(contradicted(small(5, seed), TREE, "added", "content", 1, seed) for seed in (1, 5, 6, 7))
+    assert any(contradicted(small(5, seed), TREE, "added", "content", 1, seed) for seed in range(1, 20))
 
 
 # Parts that no wrong row reaches -------------------------------------------------------------------------------------------

@@ -1,0 +1,208 @@
+"""Certified votes: parts certified for noise, or for wrong rows among their own, against models that scikit-learn fits."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import mibp_cert as mc
+from mibp_cert.ensembles import PartitionedClassifier, learners
+from mibp_cert.ensembles.knapsack import possible
+from mibp_cert.ensembles.reach import Reach, reach
+from mibp_cert.ensembles.rows import Rows
+from mibp_cert.errors import UserError
+from test_ensembles import blobs
+
+MODEL = mc.CertifiedLogisticRegression(C=0.5)
+ASKED = np.random.default_rng(9).normal(size=(40, 2)) * 1.5
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "arrivals", lambda work, groups, parallel, jobs: enumerate(map(work, groups)))
+
+
+def ensemble(by: str, threat: Any = None, parts: int = 3, model: Any = MODEL) -> Any:
+    return PartitionedClassifier(model, parts=parts, by=by, threat=threat, tried=2)
+
+
+def vote(X: Any, y: Any, by: str, parts: int = 3) -> Any:
+    """Of other models than those that are certified: the same minimum, found by scikit-learn."""
+    return ensemble(by, parts=parts, model=LogisticRegression(C=MODEL.C, tol=1e-9)).fit(X, y).predict(ASKED)
+
+
+def noisy(X: Any, y: Any, eps: float, rng: np.random.Generator) -> tuple[Any, Any]:
+    """A table within the noise, mostly at its corners, with one row that is something else."""
+    x, labels = X + eps * rng.choice([-1.0, 1.0, 0.0], X.shape), y.copy()
+    row = int(rng.integers(len(x)))
+    x[row], labels[row] = rng.normal(size=2) * 30.0, 1 - labels[row]
+    return x, labels
+
+
+def contradictions(tries: int, eps: float = 0.25) -> int:
+    """Tables with noise and one row that is anything, whose models vote otherwise than is certified."""
+    X, y = blobs(40, 3)
+    model = ensemble("row", mc.LInf(eps) & mc.Arbitrary(1), parts=5).fit(X, y)
+    said, rng = model.predict(ASKED), np.random.default_rng(0)
+    assert (said >= 0).any()
+    assert (said < 0).any()
+    found = (vote(*noisy(X, y, eps, rng), "row", 5) for _ in range(tries))
+    return sum(int(((other != said) & (said >= 0)).any()) for other in found)
+
+
+def test_noise_in_every_row_and_a_row_that_is_anything_do_not_change_what_stands() -> None:
+    assert contradictions(12) == 0
+
+
+@pytest.mark.slow
+def test_the_vote_stands_in_many_noisy_tables() -> None:
+    assert contradictions(150) == 0
+
+
+def test_open_votes_that_are_taken_for_certain_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large noise, for which parts are certified of little."""
+
+    def careless(self: Any, x: Any, classes: Any, levels: int) -> Any:
+        return np.stack([possible(self.votes(x, classes), len(classes))] * levels)
+
+    X, y = blobs(40, 3)
+    towards = X + np.where(y[:, None] == 1, 1.0, -1.0) * [2.0, 2.0]
+
+    def wrong() -> int:
+        said = ensemble("row", mc.LInf(2.0), parts=5).fit(X, y).predict(ASKED)
+        return int(((vote(towards, y, "row", 5) != said) & (said >= 0)).sum())
+
+    assert wrong() == 0
+    monkeypatch.setattr(learners.Learner, "possible", careless)
+    assert wrong() > 0
+
+
+def flipped(y: Any, rows: tuple[int, ...]) -> Any:
+    return np.where(np.isin(np.arange(len(y)), rows), 1 - y, y)
+
+
+EVERY = [pytest.param(1, marks=pytest.mark.slow), 9]
+"""All pairs of rows, or a ninth of them."""
+
+
+@pytest.mark.parametrize("step", EVERY)
+def test_wrong_labels_inside_of_parts_do_not_change_what_stands(step: int) -> None:
+    X, y = blobs(16, 5)
+    table = ensemble("features", mc.LabelFlips(2)).fit(X, y).certify(ASKED)
+    survived = table["wrong_rows"].to_numpy()
+    assert (survived > table["lost_parts"]).any(), "certificates of the parts are of use"
+    assert (survived >= table["lost_parts"]).all()
+    for k in (1, 2):
+        for rows in list(combinations(range(16), k))[::step]:
+            assert (vote(X, flipped(y, rows), "features")[survived >= k] == table["vote"][survived >= k]).all()
+
+
+@pytest.mark.parametrize("step", EVERY)
+def test_rows_that_go_from_parts_do_not_change_what_stands(step: int) -> None:
+    X, y = blobs(16, 6)
+    survived = ensemble("content", mc.Removed(2)).fit(X, y).certify(ASKED)
+    assert (survived["wrong_rows"] > survived["lost_parts"]).any()
+    for k in (1, 2):
+        for rows in list(combinations(range(16), k))[::step]:
+            same = (survived["wrong_rows"] >= k).to_numpy()
+            found = vote(np.delete(X, rows, axis=0), np.delete(y, rows), "content")
+            assert (found[same] == survived["vote"][same]).all()
+
+
+@pytest.mark.parametrize("step", EVERY)
+def test_rows_that_are_off_by_a_known_amount_do_not_change_what_stands(step: int) -> None:
+    X, y = blobs(15, 7)
+    table, rng = ensemble("row", mc.Budget(mc.LInf(0.8), rows=2)).fit(X, y).certify(ASKED), np.random.default_rng(0)
+    assert (table["wrong_rows"] > table["lost_parts"]).any()
+    for rows in list(combinations(range(15), 2))[::step]:
+        x = X.copy()
+        x[list(rows)] += 0.8 * rng.choice([-1.0, 1.0], (2, 2))
+        same = (table["wrong_rows"] >= 2).to_numpy()
+        assert (vote(x, y, "row")[same] == table["vote"][same]).all()
+
+
+def test_classes_that_a_part_leaves_out_make_it_survive_more() -> None:
+    """Of three classes an open vote leaves two: the sets of possible votes say more than open or not."""
+    (X, y), eps = blobs(90, 8, classes=3), 0.05
+    model = ensemble("row", mc.LInf(eps)).fit(X, y)
+    may = model.learners_[0].possible(ASKED, model.classes_, 1)[0]
+    sizes = may[:, :3].sum(axis=1)
+    assert set(sizes.tolist()) == {1, 2}
+    said, rng = model.predict(ASKED), np.random.default_rng(1)
+    for _ in range(10):
+        found = vote(X + eps * rng.choice([-1.0, 1.0], X.shape), y, "row")
+        assert (found[said >= 0] == said[said >= 0]).all()
+
+
+# What is asked of a part, and what it must know beforehand -------------------------------------------------------------------
+
+
+def test_a_part_is_asked_no_more_than_its_classes_can_lose() -> None:
+    """Else a class could go, and the model that is really fitted would know of others than the certificate does."""
+
+    def levels(threat: Any, by: str, y: Any, most: int = 9) -> tuple[int, int]:
+        found, rows = reach(threat, by, certified=True), Rows(np.zeros((len(y), 1)), np.array(y))
+        return len(found.levels(rows, 2, most)) - 1, found.stands(rows, most) - 1
+
+    flips = mc.LabelFlips(8)
+    assert levels(flips, "features", [0, 0, 0, 1, 1, 1, 1]) == (2, 0)
+    assert levels(flips, "features", [0, 0, 0]) == (0, 0), "a flip makes it a part with two classes"
+    assert levels(mc.Removed(8), "content", [0, 0, 0, 1, 1]) == (1, 4)
+    assert levels(mc.Removed(8), "content", [0, 0, 0]) == (2, 2), "without its last row it votes for nobody"
+    assert levels(mc.Budget(mc.LInf(0.1), rows=8), "row", [0, 1]) == (8, 9)
+    assert levels(mc.Budget(mc.LInf(0.1), rows=3), "row", [0, 1]) == (3, 9), "not more than there may be"
+    assert levels(flips, "features", []) == (0, 9)
+
+
+@pytest.mark.parametrize(
+    ("threat", "by", "lost", "inside", "noise"),
+    [
+        (mc.Arbitrary(2), "content", 4, None, None),
+        (mc.LInf(0.1) & mc.Arbitrary(2), "key", 2, None, "linf"),
+        (mc.LabelFlips(2) & mc.Arbitrary(1), "features", 2, 2, None),
+        (mc.LabelFlips(2), "content", 4, None, None),
+        (mc.LabelFlips(2) & mc.Removed(3), "features", 3, 2, None),
+        (mc.Added(2, {}), "key", 2, None, None),
+        (mc.Budget(mc.LInf(0.1) & mc.LabelFlips(), rows=3), "features", 6, None, None),
+        (mc.Budget(mc.LabelFlips(), rows=3), "features", 0, 3, None),
+        (mc.LabelFlips(3).where([1, 2]), "row", 3, None, None),
+        (mc.LabelFlips(3).where(mc.label_is(1)), "row", 0, 3, None),
+        (mc.Nothing(), "row", 0, None, None),
+    ],
+    ids=str,
+)
+def test_what_threats_reach(threat: Any, by: str, lost: int, inside: int | None, noise: str | None) -> None:
+    found = reach(threat, by, certified=True)
+    assert (found.lost, found.changes) == (lost, inside or 0)
+    assert (found.inside is None) == (inside is None)
+    level = found.level(0)
+    assert (None if level is None else level.kind) == noise
+    assert isinstance(found, Reach)
+    if noise is None:
+        assert reach(threat, by, certified=False).lost == lost + (inside or 0)
+
+
+def test_what_a_part_cannot_know_must_be_said_beforehand() -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"age": rng.normal(size=40), "mood": rng.choice(["good", "bad"], 40)})
+    y = (X["age"] > 0).astype(int)
+    X.loc[3, "age"] = np.nan
+    moods = {"mood": ["bad", "good", "so-so"]}
+    for model, said in (
+        (MODEL, "may lack categories"),
+        (mc.CertifiedLogisticRegression(categorical=["mood"]), "may lack categories"),
+        (mc.CertifiedLogisticRegression(categorical=moods), "Between which ends"),
+    ):
+        with pytest.raises(UserError, match=said):
+            ensemble("row", mc.Missing() & mc.Arbitrary(1), model=model).fit(X, y)
+    told = mc.CertifiedLogisticRegression(C=0.1, categorical=moods, ranges={"age": (-3, 3)})
+    model = ensemble("row", mc.Missing("age") & mc.AnyCategory("mood").where([]), model=told)
+    with pytest.raises(UserError, match="others inside a part"):
+        model.fit(X, y)
+    model = ensemble("row", mc.Missing("age") & mc.Arbitrary(1), model=told).fit(X, y)
+    assert model.predict(X.dropna()).shape == (39,)
