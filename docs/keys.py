@@ -10,7 +10,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from mibp_cert.cli import FLAGS, MODEL
+from mibp_cert.cli import ENSEMBLE, FLAGS, MODEL
 from mibp_cert.config import defaults
 
 PAGE = Path(__file__).parent / "cli.md"
@@ -18,11 +18,12 @@ START, STOP = "<!-- keys: start -->", "<!-- keys: stop -->"
 FREE = {
     "threat": (
         "Either the short keys `eps`, `missing`, `any_category`, `rows`, `flips`, `removed`, `added`, `added_range`, "
-        "`target_eps`, which are those of the flags, or a `kind` with its own keys (see [What may be wrong](threats.md))."
+        "`arbitrary`, `target_eps`, which are those of the flags, or a `kind` with its own keys "
+        "(see [What may be wrong](threats.md))."
     ),
     "test_threat": "What may be wrong with the test inputs: `eps`, or a `kind` with its own keys.",
 }
-ALL = MODEL | FLAGS
+ALL = MODEL | FLAGS | ENSEMBLE
 WORDS = {
     "model.fit_intercept": "Whether a fitted model has an intercept.",
     "model.penalise_intercept": "Whether its intercept is penalised, too, as `LinearSVC` does.",

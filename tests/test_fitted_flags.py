@@ -128,6 +128,8 @@ OTHER = {
     "data.keep": ["id"], "data.decimal": ",", "data.thousands": ",",
     "threat.eps": "age=2", "threat.missing": ["mood"], "threat.any_category": ["mood"], "threat.rows": 3, "threat.flips": 2,
     "threat.removed": 1, "threat.added": 1, "threat.added_range": "age=18:99", "threat.target_eps": 1.0,
+    "threat.arbitrary": 2, "ensemble.kind": "partitions:5", "ensemble.learner": "tree", "ensemble.by": "row",
+    "ensemble.key": "age",
     "test_threat.eps": "age=1",
     "model.kind": "squared-hinge", "model.C": 0.5, "model.fit_intercept": False, "model.penalise_intercept": True,
     "model.class_weight": {"yes": 2.0}, "model.multi": "one-versus-rest", "model.features": 3, "model.feature_scale": 2.0,
@@ -190,7 +192,7 @@ def made(config: dict[str, dict[str, Any]]) -> Any:
 
 def test_every_key_and_every_flag_is_walked_over() -> None:
     assert set(every_key()) == {*OTHER, "data.source"}
-    flags = {key: name for name, (key, _) in (cli.MODEL | cli.FLAGS | cli.QUESTIONS).items()}
+    flags = {key: name for name, (key, _) in (cli.MODEL | cli.FLAGS | cli.QUESTIONS | cli.ENSEMBLE).items()}
     assert set(flags) <= set(OTHER)
 
 

@@ -55,6 +55,7 @@ RENAMED = {
     "data.validation": "--validation-share",
     "test_threat.eps": "--test-eps",
     "attack.enabled": "--attack",
+    "ensemble.kind": "--ensemble",
 }
 """Flags that are not called like their keys."""
 
@@ -94,6 +95,7 @@ SECTIONS: dict[str, dict[str, tuple[str, Any]]] = {
     "relational": _keys(RelationalSettings),
     "attack": {"enabled": ("bool", True), **_keys(AttackSettings)},
     "questions": _keys(Questions),
+    "ensemble": dict.fromkeys(("kind", "learner", "by", "key"), _TEXT),
 }
 """Every section with its keys: of which kind a value is, and its default. What may be wrong has keys of its own."""
 
@@ -137,7 +139,8 @@ def merged(given: Mapping[str, Any], over: Mapping[str, Mapping[str, Any]] | Non
     for key, word, kind in (("model.C", AUTO, float), ("training.batch_size", ALL, int)):
         section, _, entry = key.partition(".")
         config[section][entry] = _number(kind, named.get(key, key), config[section][entry], word)
-    _check_model(config, named)
+    if config["ensemble"]["kind"] is None:  # whose learners are other models
+        _check_model(config, named)
     return config
 
 

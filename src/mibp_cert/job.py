@@ -111,6 +111,10 @@ class Job:
 
 def job_of(config: Config, data: Split | None = None) -> Job:
     """Read the data and build everything that the configuration describes; `data`: where they were read before."""
+    if any(value is not None for value in config["ensemble"].values()):
+        raise UserError(
+            "An ensemble is no single model: only mibp-cert certify … --ensemble partitions:50 knows [ensemble]."
+        )
     said: list[str] = []
     if data is None:
         data, said = _data(config["data"], config["threat"], config["training"]["seed"])
@@ -135,8 +139,9 @@ def job_of(config: Config, data: Split | None = None) -> Job:
         return Job(kept, made, data, threat, model, (engine,), options, questions, tuple(said), open=open_)
     if threat.changes_rows():
         raise UserError(
-            f"A network is trained in batches of fixed rows: {threat.changes_rows()} (--{threat.changes_rows().lower()}) belongs "
-            "to models that are fitted to their minimum; choose --model logistic or ridge."
+            f"A network is trained in batches of fixed rows: {threat.changes_rows()} "
+            f"(--{threat.changes_rows().lower()}) belongs to models that are fitted to their minimum; choose --model "
+            "logistic or ridge."
         )
     network = network_of(data, **config["network"])
     training = _typed(Training, config["training"])
@@ -249,6 +254,14 @@ def _check_data(section: Mapping[str, Any]) -> None:
 def reading_of(section: Mapping[str, Any]) -> Reading:
     """How the file of a configuration is read."""
     return _typed(Reading, {**section, "missing": tuple(section["na"])})
+
+
+def data_of(config: Config, scaling: str) -> tuple[Split, list[str]]:
+    """The data alone, scaled otherwise than the configuration says; what is missing in them stays missing."""
+    own = config["data"]["source"] not in NAMES
+    section = {**config["data"], "scaling": scaling} if own else config["data"]
+    threat = {**config["threat"], "missing": ["all"]}
+    return _data(section, threat, config["training"]["seed"])
 
 
 def _data(section: Mapping[str, Any], threat: Mapping[str, Any], seed: int) -> tuple[Split, list[str]]:

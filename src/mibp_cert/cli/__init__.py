@@ -33,6 +33,7 @@ PANELS = {
     **dict.fromkeys(("model", "network", "training", "select"), "Model and training"),
     **dict.fromkeys(("run", "relational", "solver", "attack"), "Engine and solver"),
     "questions": "Questions beyond the class",
+    "ensemble": "Votes of parts",
 }
 """Where the help shows the flags of a section of the configuration."""
 Flag = tuple[str, Any]
@@ -75,6 +76,7 @@ FLAGS = _flags(
     _flag("threat.flips", int, "At most this many training labels are wrong."),
     _flag("threat.removed", int, "At most this many training rows should not be there (fitted models)."),
     _flag("threat.added", int, "At most this many training rows have been lost (fitted models)."),
+    _flag("threat.arbitrary", int, "At most this many training rows may be anything (ensembles)."),
     _flag("threat.added_range", str, "What lost rows are like: age=18:99,mood=good:bad (default: as all columns are)."),
     _flag("threat.target_eps", float, "Each real target may be off by this much."),
     _flag("test_threat.eps", str, "The test inputs may be off by this, as --eps.", name="test_eps"),
@@ -149,6 +151,13 @@ QUESTIONS = _flags(
     _flag("questions.falling", list[str], "Does it only fall with this column? (repeatable)"),
     _flag("questions.collective", bool, "How many predictions can flip at once?", "--collective"),
 )
+ENSEMBLE = _flags(
+    _flag("ensemble.kind", str, "Votes of learners that see a share of the rows each: partitions:50.", name="ensemble"),
+    _flag("ensemble.learner", str, f"{listed('cli.ensembles:LEARNERS')} (forest)."),
+    _flag("ensemble.by", str, f"What a part is chosen by: {listed('ensembles.rows:BASES')} (content)."),
+    _flag("ensemble.key", str, "A column that cannot be wrong, to choose parts by; it is no feature."),
+)
+"""Flags of ensembles."""
 SOURCE = f"A table with a header (CSV, TSV, .csv.gz, .xlsx, .parquet), or a data set: {listed('data:NAMES')}."
 FIRST = {
     "source": Annotated[str | None, Argument(help=SOURCE, show_default=False)],
@@ -205,7 +214,7 @@ def _root(
     """Proven bounds on what wrong training data can do to a model."""
 
 
-app.command()(shared(commands.certify, MODEL | FLAGS | QUESTIONS))
+app.command()(shared(commands.certify, MODEL | FLAGS | QUESTIONS | ENSEMBLE))
 for _asked in (studies.tolerance, studies.blame, studies.compare):
     app.command()(shared(_asked, MODEL | FLAGS))
 for _command in (commands.resume, commands.report, verify, check, reproduce, doctor):

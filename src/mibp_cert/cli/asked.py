@@ -10,7 +10,7 @@ from typing import Any
 PROGRAM = "mibp-cert"
 CERTIFY = "certify"
 """The command that knows every flag."""
-OF_CERTIFY = ("questions",)
+OF_CERTIFY = ("questions", "ensemble")
 """Sections that the other commands have no flags for."""
 Sections = dict[str, dict[str, Any]]
 Changes = Mapping[str, Any]

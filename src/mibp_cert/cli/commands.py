@@ -59,6 +59,17 @@ def certify(
     quiet: Quiet = False,
 ) -> None:
     """Train with proven bounds on every parameter and certify the test points."""
+    from mibp_cert.cli import ensembles
+
+    if resume and run_dir is None:
+        raise UserError("--resume needs the folder of the run: --run DIR.")
+    if ensembles.wanted(config):
+        if parts is not None or any((bounds, witness, certificate)):
+            raise UserError(
+                "--parts, --bounds, --witness and --certificate say nothing about an ensemble: leave them out."
+            )
+        ensembles.certify_ensemble(config, new_console(quiet), run_dir, resume, json_path, report)
+        return
     from mibp_cert.certify.columns import column_records
     from mibp_cert.cli.advice import after_certify, tell
     from mibp_cert.cli.check import source_of, write_certificate
@@ -70,8 +81,6 @@ def certify(
     from mibp_cert.store.archive import keep_config
     from mibp_cert.store.certificate import claim_of
 
-    if resume and run_dir is None:
-        raise UserError("--resume needs the folder of the run: --run DIR.")
     console, job, runs = new_console(quiet), job_of(config), []
     files = {name: [_beside(path, name, job) for path in (json_path, report)] for name in job.engines}
     check_writable(*(path for pair in files.values() for path in pair), witness, bounds, certificate)
@@ -341,5 +350,10 @@ def write_report(console: Terminal, path: Path, run: CertifiedRun, config: Any, 
         with Terminal(stderr=True, quiet=console.quiet).status("which rows carry the uncertainty"):
             blame = ask(run)
     text = html_report(run, words=run.threat.words(), blame=blame, configuration=config, **more)
+    write_page(console, path, text)
+
+
+def write_page(console: Console, path: Path, text: str) -> None:
+    """Put a page into its place."""
     _write(path, text)
     console.print(f"Report written to {path}")

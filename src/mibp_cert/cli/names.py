@@ -5,11 +5,13 @@ Nothing is decided here: every entry is held against the registry that it is cal
 
 NAMES: dict[str, tuple[str, ...]] = {
     "usual:ACTIVATIONS": ("relu", "leaky-relu", "sigmoid", "tanh", "softplus"),
+    "cli.ensembles:LEARNERS": ("tree", "forest", "boosting", "logistic", "certified"),
     "config:NETWORK": ("network",),
     "data:NAMES": ("two-moons", "iris", "iris2", "breast-cancer", "digits", "diabetes", "npha"),
     "engines:DEFAULT": ("relational",),
     "engines:ENGINES": ("interval", "crown", "mibp", "relational", "meet"),
     "engines:PREDICTIONS": ("interval", "crown", "exact", "relational", "meet"),
+    "ensembles.rows:BASES": ("content", "features", "key", "row"),
     "fitted:FEATURE_KINDS": ("tanh", "fourier"),
     "fitted:FITTED": ("dual", "lp", "mibp"),
     "fitted:MODELS": ("logistic", "ridge", "squared-hinge", "huber"),

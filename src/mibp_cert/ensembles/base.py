@@ -75,9 +75,18 @@ class Ensemble(ClassifierMixin, BaseEstimator):
             self._task(Task(i, seeded(self.estimator, self.random_state, i), share, folder, self.resume, i == some))
             for i, share in enumerate(shares)
         ]
-        jobs = {None: 1, -1: None}.get(self.n_jobs, self.n_jobs)
-        self.learners_ = fit_all(tasks, self.parallel, jobs, hear)
+        self.learners_ = fit_all(tasks, self.parallel, self.jobs, hear)
         return self
+
+    @property
+    def jobs(self) -> int | None:
+        """How many processes; None: one for each core."""
+        return {None: 1, -1: None}.get(self.n_jobs, self.n_jobs)
+
+    def features_of(self, X: Table) -> Features:
+        """Rows as the learners of a fitted ensemble see them."""
+        check_is_fitted(self)
+        return self._features(X, reset=False)
 
     def _check_parameters(self) -> None:
         if not all(hasattr(self.estimator, name) for name in ("fit", "predict", "get_params")):
@@ -130,8 +139,7 @@ class Ensemble(ClassifierMixin, BaseEstimator):
 
     def votes(self, X: Table) -> Index:
         """Which class each learner votes for, by its number in `classes_`: rows × learners; −1 for nobody."""
-        check_is_fitted(self)
-        return self._votes(self._features(X, reset=False))
+        return self._votes(self.features_of(X))
 
     def _votes(self, x: Features) -> Index:
         return np.stack([learner.votes(x, self.classes_) for learner in self.learners_], axis=1)

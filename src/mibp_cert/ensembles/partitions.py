@@ -24,14 +24,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import column_or_1d
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_consistent_length
 
 from mibp_cert.certify.tables import ABSTAIN_WORD, abstaining, named
 from mibp_cert.ensembles.base import Ensemble, Table
 from mibp_cert.ensembles.knapsack import certain, may_be_changed, parts_lost
-from mibp_cert.ensembles.learners import Task
-from mibp_cert.ensembles.reach import Reach, check_known, cost_of, reach
-from mibp_cert.ensembles.rows import BASES, Features, Rows, dealt
+from mibp_cert.ensembles.learners import Task, seeded
+from mibp_cert.ensembles.reach import Reach, check_known, cost_of, in_part, reach
+from mibp_cert.ensembles.rows import BASES, Features, Rows, dealt, ordered
 from mibp_cert.ensembles.votes import OPEN, Index, counted, may_be_lost, winner
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.threats import Arbitrary, Nothing, Threat
@@ -143,12 +143,19 @@ class PartitionedClassifier(Ensemble):
         levels = self.reach_.levels(task.rows, len(self.classes_), self.tried) if self.certifying else ()
         return replace(task, levels=levels, stands=self.reach_.stands(task.rows, self.tried))
 
+    def nominal_task(self, part: int, rows: Rows) -> Task:
+        """A part with other rows, for its vote alone; missing values need the noise that says what they may be."""
+        if self.by != "row":
+            rows = rows.take(ordered(rows, int(self.random_state)))
+        level = in_part(self.reach_.level(0), rows)
+        told = () if level is None else (level,)
+        return Task(part, seeded(self.estimator, int(self.random_state), part), rows, levels=told)
+
     # Answers ------------------------------------------------------------------------------------------------------------
 
     def answers(self, X: Table) -> Votes:
         """The votes about these rows, and what they certify."""
-        check_is_fitted(self)
-        return self._answers(self._features(X, reset=False))
+        return self._answers(self.features_of(X))
 
     def _answers(self, x: Features) -> Votes:
         votes, classes, told = self._votes(x), len(self.classes_), self.reach_

@@ -56,6 +56,23 @@ class Rows:
         # Text is as long as the longest label of these rows, however the whole table kept it.
         return Rows(x, np.array(self.y[some].tolist(), dtype=None if self.y.dtype.kind in "USO" else self.y.dtype))
 
+    def with_labels(self, place: int, label: Any) -> Rows:
+        """The same rows, of which one has another label."""
+        y = np.array(self.y.tolist(), dtype=object)
+        y[place] = label
+        return Rows(self.x, np.array(y.tolist()))
+
+    def planted(self, row: Rows, place: int | None) -> Rows:
+        """These rows with another one, at the end or in place of one."""
+        kept = np.delete(np.arange(len(self)), [] if place is None else [place])
+        y = [*self.y[kept].tolist(), *row.y.tolist()]
+        if isinstance(self.x, pd.DataFrame):
+            x: Features = pd.concat([self.x.iloc[kept], pd.DataFrame(row.x)], ignore_index=True)
+        else:
+            x = np.concatenate([self.x[kept], row.x])
+        order = np.arange(len(y)) if place is None else np.insert(np.arange(len(y) - 1), place, len(y) - 1)
+        return Rows(x, np.array(y)).take(order)
+
     def gaps(self) -> list[str]:
         """The columns in which a value is missing."""
         frame = pd.DataFrame(self.x)
@@ -104,21 +121,43 @@ def hashed(contents: Sequence[bytes], seed: int) -> list[int]:
     return [int.from_bytes(blake2b(content, digest_size=16, key=key).digest(), "little") for content in contents]
 
 
+def ordered(rows: Rows, seed: int) -> Index:
+    """The order that does not depend on how rows were handed in: by the hash of the content, then by the content."""
+    contents = rows.contents()
+    ranks = list(zip(hashed(contents, seed), contents, strict=True))
+    return np.array(sorted(range(len(rows)), key=ranks.__getitem__), dtype=np.intp)
+
+
+def chosen(rows: Rows, parts: int, by: str, seed: int, keys: NDArray[Any] | None = None) -> Index:
+    """The part of each row."""
+    if by == "row":
+        found, numbers = np.empty(len(rows), dtype=np.intp), np.arange(len(rows), dtype=np.intp)
+        drawn = hashed([struct.pack("<q", i) for i in range(len(rows))], seed)
+        found[sorted(range(len(rows)), key=drawn.__getitem__)] = numbers % parts
+        return found
+    said = _cells(np.asarray(keys)) if by == "key" else rows.contents(labels=by == "content")
+    return np.array([number % parts for number in hashed(said, seed)], dtype=np.intp)
+
+
 def dealt(rows: Rows, parts: int, by: str, seed: int, keys: NDArray[Any] | None = None) -> list[Index]:
     """The rows of every part, in their order."""
-    contents = rows.contents()
-    if by == "row":
-        numbers = np.arange(len(rows), dtype=np.intp)
-        drawn = hashed([struct.pack("<q", i) for i in range(len(rows))], seed)
-        order, chosen = numbers, np.empty(len(rows), dtype=np.intp)
-        chosen[sorted(range(len(rows)), key=drawn.__getitem__)] = numbers % parts
-    else:
-        told = {"content": lambda: contents, "features": lambda: rows.contents(labels=False)}
-        said = _cells(np.asarray(keys)) if by == "key" else told[by]()
-        chosen = np.array([number % parts for number in hashed(said, seed)], dtype=np.intp)
-        ranks = list(zip(hashed(contents, seed), contents, strict=True))
-        order = np.array(sorted(range(len(rows)), key=ranks.__getitem__), dtype=np.intp)
-    return [order[chosen[order] == p] for p in range(parts)]
+    order = np.arange(len(rows), dtype=np.intp) if by == "row" else ordered(rows, seed)
+    part = chosen(rows, parts, by, seed, keys)[order]
+    return [order[part == p] for p in range(parts)]
+
+
+def nudged(x: Features, row: int, count: int, rng: np.random.Generator) -> Features:
+    """So many copies of one of these rows, the first as it is, the others with numbers that are larger by some rounding
+    errors."""
+    factors = 1.0 + 2.0**-50 * rng.integers(1, 64, (count, x.shape[1]))
+    factors[0] = 1.0
+    if isinstance(x, np.ndarray):
+        return np.asarray(x[row] * factors)
+    copies = x.iloc[[row] * count].reset_index(drop=True)
+    for j, name in enumerate(copies.columns):
+        if copies[name].dtype.kind == "f":
+            copies[name] = copies[name] * factors[:, j]
+    return copies
 
 
 def _numbers(values: NDArray[Any]) -> list[bytes]:

@@ -14,6 +14,7 @@ SHORT = {
     "flips": ("label-flips", "at_most"),
     "removed": ("removed", "at_most"),
     "target_eps": ("target-noise", "eps"),
+    "arbitrary": ("arbitrary", "at_most"),
     "missing": ("missing", "columns"),
 }
 """Short keys of the section `threat`, the kind that each stands for, and the entry there."""

@@ -1,0 +1,217 @@
+"""The attack beside ensembles, predictions that change at once, and the command line: what is said is what really happens."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.tree import DecisionTreeClassifier
+from typer.testing import CliRunner
+
+import mibp_cert as mc
+from mibp_cert.cli import app
+from mibp_cert.ensembles import PartitionedClassifier, attack, learners
+from mibp_cert.ensembles.attack import NEVER
+from mibp_cert.ensembles.collective import most_changed
+from mibp_cert.ensembles.findings import Findings
+from mibp_cert.ensembles.votes import NOBODY, counted, winner
+from mibp_cert.errors import SoundnessError, UserError
+from mibp_cert.report.ensembles import ensemble_page, radius_lines
+from test_ensembles import blobs
+
+TREE = DecisionTreeClassifier(max_depth=2)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "arrivals", lambda work, groups, parallel, jobs: enumerate(map(work, groups)))
+
+
+def fitted(by: str, threat: Any = None, parts: int = 9) -> tuple[Any, Any, Any]:
+    X, y = blobs(80, 1)
+    keys = np.arange(80) if by == "key" else None
+    return PartitionedClassifier(TREE, parts=parts, by=by, threat=threat).fit(X, y, keys), X, y
+
+
+ASKED, LABELS = blobs(60, 2)
+
+
+@pytest.mark.parametrize("by", ["content", "features", "key", "row"])
+def test_the_attack_finds_what_is_real_and_contradicts_nothing(by: str) -> None:
+    model, X, y = fitted(by)
+    found, answers = attack.attack(model, X, y, ASKED), model.answers(ASKED)
+    assert (found.least > answers.lost).all()
+    assert (found.least <= answers.lost + 3).any(), "it comes close"
+    assert (found.least <= np.minimum.reduce(list(found.by_kind.values()))).all()
+    assert found.at_once[0] == 0
+    assert found.at_once[-1] > 0
+    assert [kind for kind in attack.KINDS if (found.by_kind[kind] < NEVER).any()] != []
+
+
+@pytest.mark.parametrize("by", ["content", "row"])
+def test_what_the_attack_puts_together_is_a_dataset_that_votes_so(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong rows in several parts at once, fitted as a whole table: planted rows are in the parts that they were meant for."""
+    model, X, y = fitted(by)
+    seen: list[Any] = []
+    whole = attack.fit_all
+    monkeypatch.setattr(attack, "fit_all", lambda tasks, *rest: seen.extend(tasks) or whole(tasks, *rest))
+    attack.attack(model, X, y, ASKED)
+    planted = {
+        task.number: task.rows for task in seen if len(task.rows) == len(model.rows_[task.number]) + (by != "row")
+    }
+    assert len(planted) >= 3
+    x, labels = [], []
+    for part, rows in enumerate(model.rows_):
+        data = planted.get(part)
+        x.append(X[rows] if data is None else data.x)
+        labels.append(y[rows] if data is None else data.y)
+    if by == "row":  # every row at its place
+        order = np.argsort(np.concatenate(model.rows_))
+        table, target = np.concatenate(x)[order], np.concatenate(labels)[order]
+    else:
+        table, target = np.concatenate(x), np.concatenate(labels)
+    again = PartitionedClassifier(TREE, parts=9, by=by).fit(table, target)
+    assert sorted(map(len, again.rows_)) == sorted(map(len, x))
+    for part, rows in planted.items():
+        alone = learners.fit_one(model.nominal_task(part, rows))
+        assert (alone.votes(ASKED, model.classes_) == again.votes(ASKED)[:, part]).all()
+
+
+def test_an_attack_that_contradicts_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, X, y = fitted("content")
+    honest = type(model).answers
+
+    def boastful(self: Any, asked: Any) -> Any:
+        found = honest(self, asked)
+        found.lost[:] += 3
+        return found
+
+    monkeypatch.setattr(type(model), "answers", boastful)
+    with pytest.raises(SoundnessError, match="fewer wrong rows than are certified"):
+        attack.attack(model, X, y, ASKED)
+
+
+# Predictions that change at once --------------------------------------------------------------------------------------------
+
+
+def listed(votes: Any, classes: int, lost: int) -> int:
+    """Every choice of lost parts, and for every row the worst that they can vote (a label that nobody has: −1)."""
+    own, most = winner(counted(votes, classes)), 0
+    for gone in combinations(range(votes.shape[1]), lost):
+        changed = 0
+        for row, c in zip(votes, own, strict=True):
+            outcomes = product(*([[-1, *range(classes), None] if p in gone else [None if v == NOBODY else int(v)]
+                                  for p, v in enumerate(row)]))  # fmt: skip
+            changed += any(_winner(outcome) != c for outcome in outcomes)
+        most = max(most, changed)
+    return most
+
+
+def _winner(outcome: Any) -> Any:
+    labels = [v for v in outcome if v is not None]
+    return min(labels, key=lambda v: (-labels.count(v), v), default=None)
+
+
+def test_predictions_that_change_at_once_are_counted_exactly() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        parts, classes = int(rng.integers(3, 6)), int(rng.integers(2, 4))
+        votes = rng.integers(NOBODY, classes, (5, parts)).astype(np.intp)
+        for lost in range(3):
+            assert most_changed(votes, classes, lost) == listed(votes, classes, lost)
+
+
+# What is shown ---------------------------------------------------------------------------------------------------------------
+
+
+def test_accuracy_by_wrong_rows_falls_and_lies_below_what_the_attack_leaves() -> None:
+    model, X, y = fitted("content", mc.Arbitrary(1))
+    found = Findings.of(
+        model, ASKED, LABELS, attack.attack(model, X, y, ASKED), most_frequent=0, radii=range(6), collective=True
+    )
+    table = found.by_radius
+    for name in ("altered", "moved", "attacked"):
+        assert (np.diff(table[name]) <= 0).all()
+    assert (table["altered"] <= table["moved"]).all()
+    assert (table["moved"] <= table["attacked"]).all()
+    assert (table["changed"] <= table["can_change"].shift(-1, fill_value=60)).all()
+    assert found.certified_accuracy == table["altered"][1]
+    assert found.rows["attacked_with"].min() >= -1
+    lines = radius_lines(found)
+    assert len(lines.rows) == 6
+    page = ensemble_page(found, "blobs & more")
+    assert "blobs &amp; more" in page
+    assert page.count("<svg") == 1
+    assert json.loads(json.dumps(found.to_json(), default=float))["parts"] == 9
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    X, y = blobs(160, 4)
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "who": np.arange(160) // 2, "ill": np.where(y == 1, "yes", "no")})
+    frame["mood"] = np.random.default_rng(0).choice(["good", "bad"], 160)
+    frame.loc[3, "a"] = np.nan
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    return tmp_path / "t.csv"
+
+
+def called(*words: Any) -> Any:
+    return CliRunner().invoke(app, ["certify", *map(str, words)], catch_exceptions=True)
+
+
+@pytest.mark.parametrize("learner", ["tree", pytest.param("logistic", marks=pytest.mark.slow)])
+def test_the_command_line_writes_what_it_says(table: Path, learner: str, tmp_path: Path) -> None:
+    out, page = tmp_path / "o.json", tmp_path / "o.html"
+    words = ["--target", "ill", "--ensemble", "partitions:5", "--learner", learner, "--arbitrary", 1]
+    done = called(table, *words, "--json", out, "--report", page, "--run", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    found = json.loads(out.read_text())
+    assert f"right in {100 * found['certified_test_accuracy']:.1f} %" in done.output
+    assert len(list((tmp_path / "run" / "parts").iterdir())) == 5
+    assert "at most one row may be anything" in page.read_text()
+    again = called(table, *words, "--json", out, "--run", tmp_path / "run", "--resume", "--quiet", "--no-attack")
+    assert (again.exit_code, again.output) == (0, "")
+    assert json.loads(out.read_text())["certified_test_accuracy"] == found["certified_test_accuracy"]
+
+
+def test_a_key_is_no_feature(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.json"
+    done = called(
+        table, "--target", "ill", "--ensemble", "partitions:5", "--learner", "tree", "--key", "who", "--json", out
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(out.read_text())["by"] == "key"
+    assert "chosen by a key" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--learner", "tree"], "ask for one with --ensemble"),
+        (["--ensemble", "partitions:many"], "with their number"),
+        (["--ensemble", "sacks:5"], "with their number"),
+        (["--ensemble", "partitions:5", "--learner", "oracle"], "no learner called 'oracle'"),
+        (["--ensemble", "partitions:5", "--key", "age"], "no column 'age'"),
+        (["--ensemble", "partitions:5", "--epochs", "3"], "--epochs says nothing about an ensemble"),
+        (["--ensemble", "partitions:5", "--scaling", "range"], "leave --scaling out"),
+        (["--ensemble", "partitions:5", "--bounds", "b.npz"], "say nothing about an ensemble"),
+        (["--ensemble", "partitions:5", "--regression", "--target", "who"], "predicts classes"),
+        (["--ensemble", "partitions:5", "--eps", "0.1"], "rows would move"),
+    ],
+)
+def test_what_says_nothing_about_an_ensemble_is_refused(table: Path, words: list[str], said: str) -> None:
+    done = called(table, "--target", "ill", *words)
+    assert isinstance(done.exception, UserError)
+    assert said in str(done.exception)
+
+
+def test_certified_learners_take_noise_on_the_command_line() -> None:
+    words = ["--ensemble", "partitions:5", "--learner", "certified", "--by", "row", "--eps", 0.02, "--arbitrary", 1]
+    done = called("two-moons", *words, "--no-attack")
+    assert done.exit_code == 0, done.output
+    assert "off by 0.02" in done.output
