@@ -139,9 +139,8 @@ def job_of(config: Config, data: Split | None = None) -> Job:
         return Job(kept, made, data, threat, model, (engine,), options, questions, tuple(said), open=open_)
     if threat.changes_rows():
         raise UserError(
-            f"A network is trained in batches of fixed rows: {threat.changes_rows()} "
-            f"(--{threat.changes_rows().lower()}) belongs to models that are fitted to their minimum; choose --model "
-            "logistic or ridge."
+            f"A network is trained in batches of fixed rows: {threat.changes_rows()} (--{threat.changes_rows().lower()}) belongs "
+            "to models that are fitted to their minimum; choose --model logistic or ridge."
         )
     network = network_of(data, **config["network"])
     training = _typed(Training, config["training"])
