@@ -117,11 +117,11 @@ def test_rows_that_go_from_parts_do_not_change_what_stands(step: int) -> None:
 @pytest.mark.parametrize("step", EVERY)
 def test_rows_that_are_off_by_a_known_amount_do_not_change_what_stands(step: int) -> None:
     X, y = blobs(15, 7)
-    table, rng = ensemble("row", mc.Budget(mc.LInf(0.8), rows=2)).fit(X, y).certify(ASKED), np.random.default_rng(0)
+    table, rng = ensemble("row", mc.Budget(mc.LInf(0.4), rows=2)).fit(X, y).certify(ASKED), np.random.default_rng(0)
     assert (table["wrong_rows"] > table["lost_parts"]).any()
     for rows in list(combinations(range(15), 2))[::step]:
         x = X.copy()
-        x[list(rows)] += 0.8 * rng.choice([-1.0, 1.0], (2, 2))
+        x[list(rows)] += 0.4 * rng.choice([-1.0, 1.0], (2, 2))
         same = (table["wrong_rows"] >= 2).to_numpy()
         assert (vote(x, y, "row")[same] == table["vote"][same]).all()
 
@@ -173,6 +173,8 @@ def test_a_part_is_asked_no_more_than_its_classes_can_lose() -> None:
         (mc.LabelFlips(3).where([1, 2]), "row", 3, None, None),
         (mc.LabelFlips(3).where(mc.label_is(1)), "row", 0, 3, None),
         (mc.Nothing(), "row", 0, None, None),
+        (mc.Budget(mc.LInf(0.1) & mc.Removed(9), rows=3), "content", 6, None, None),
+        (mc.Budget(mc.Removed(9), rows=3), "content", 0, 3, None),
     ],
     ids=str,
 )

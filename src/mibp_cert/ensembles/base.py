@@ -98,10 +98,10 @@ class Ensemble(ClassifierMixin, BaseEstimator):
                 f"estimator must be a classifier, whose answers can be counted; {type(self.estimator).__name__} is none."
             )
         state = self.random_state
-        if not isinstance(state, int | np.integer) or isinstance(state, bool) or state < 0:
+        if not isinstance(state, int | np.integer) or isinstance(state, bool) or not 0 <= state < 2**32:
             raise UserError(
-                f"random_state must be a whole number ≥ 0, got {state!r}: a learner may depend on nothing but its rows and a "
-                "seed that is fixed in advance."
+                f"random_state must be a whole number from 0 to 2³² − 1, got {state!r}: a learner may depend on nothing but "
+                "its rows and a seed that is fixed in advance."
             )
         jobs = self.n_jobs
         if jobs is not None and (not isinstance(jobs, int | np.integer) or jobs < -1 or jobs == 0):

@@ -137,15 +137,13 @@ def leaves(threat: Catalogued) -> list[Catalogued]:
 
 def cost_of(piece: Catalogued, by: str) -> int:
     """How many parts one wrong row reaches."""
-    if piece.changes_rows():
-        if by == "row":
-            raise UserError(
-                f"Parts are chosen by the numbers of rows, which {piece.changes_rows()} moves: choose them by content "
-                "(by='content') or by something else that is known of each row (by='key')."
-            )
-        return 1
-    flips = all(isinstance(leaf, LabelFlips) for leaf in leaves(piece))
-    return 1 if by in ("key", "row") or (by == "features" and flips) else 2
+    if piece.changes_rows() and by == "row":
+        raise UserError(
+            f"Parts are chosen by the numbers of rows, which {piece.changes_rows()} moves: choose them by content "
+            "(by='content') or by something else that is known of each row (by='key')."
+        )
+    stay: tuple[type, ...] = (Removed, Added, *((LabelFlips,) if by == "features" else ()))
+    return 1 if by in ("key", "row") or all(isinstance(leaf, stay) for leaf in leaves(piece)) else 2
 
 
 def _check_noise(piece: Catalogued, by: str, *, certified: bool) -> None:
