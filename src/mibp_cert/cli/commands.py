@@ -353,7 +353,7 @@ def write_report(console: Terminal, path: Path, run: CertifiedRun, config: Any, 
     write_page(console, path, text)
 
 
-def write_page(console: Console, path: Path, text: str) -> None:
+def write_page(console: Terminal, path: Path, text: str) -> None:
     """Put a page into its place."""
     _write(path, text)
     console.print(f"Report written to {path}")

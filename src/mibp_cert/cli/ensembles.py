@@ -6,11 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from mibp_cert.cli.asked import Asked
 from mibp_cert.cli.commands import check_writable, interruptible, write_json, write_page
 from mibp_cert.errors import UserError
+from mibp_cert.report.console import Terminal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +42,7 @@ def wanted(config: Asked) -> bool:
 
 
 def certify_ensemble(
-    config: Asked, console: Console, run_dir: Path | None, resume: bool, json_path: Path | None, report: Path | None
+    config: Asked, console: Terminal, run_dir: Path | None, resume: bool, json_path: Path | None, report: Path | None
 ) -> None:
     """Fit, certify, attack, and say what was found."""
     from mibp_cert.config import plain_config

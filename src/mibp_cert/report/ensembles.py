@@ -13,6 +13,7 @@ from mibp_cert.report.html import COLOURS, PAGE
 from mibp_cert.report.lines import Lines
 from mibp_cert.report.markup import bullets, figure, table
 from mibp_cert.report.plots import ATTACKED, CERTIFIED, CLASS_COLOURS, OPEN
+from mibp_cert.visible import visible
 
 NAMES = {
     "altered": "certified:\naltered",
@@ -80,7 +81,7 @@ def ensemble_page(found: Findings, name: str) -> str:
         "<h2>What is certified</h2>",
         bullets(MEANING),
     ]
-    return PAGE.substitute(COLOURS, name=escape(name), parts="\n".join(sections))
+    return visible(PAGE.substitute(COLOURS, name=escape(name), parts="\n".join(sections)))
 
 
 MEANING = (
