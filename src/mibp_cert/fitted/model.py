@@ -228,7 +228,7 @@ class Fitted:
             )
             raise UserError(
                 f"With {last.outputs} classes, bounding the scores of {len(train)} rows among each other would take hours: fit "
-                f"{way}fewer rows, at most about {most // 100 * 100} (such as --sample {most // 100 * 100})."
+                f"{way}at most about {most // 100 * 100} rows (such as --sample {most // 100 * 100})."
             )
 
 
