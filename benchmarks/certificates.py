@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Any, mc.Threat, mc.Fitted]] = {
 
 
 CLASSES_ONLY = ("claims without a sign", "wrong labels, too", "another class")
-"""No forgeries where numbers are predicted: an end of a range with its sign turned may be true, and its row is then not counted."""
+"""No forgeries where numbers are predicted: an end of a range with its sign turned may be true; its row is then not counted."""
 
 
 def refused(path: Path, split: mc.Split) -> bool:
