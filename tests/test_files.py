@@ -71,7 +71,8 @@ def test_the_command_on_a_file_with_missing_answers(tmp_path: Path) -> None:
     assert found["C"] == found["choice"]["C"] == found["configuration"]["model"]["C"]
     assert archive.read_config(tmp_path / "run") == found["configuration"]
     assert "Re-check" in page.read_text()
-    assert "hashes" in run("verify", str(tmp_path / "run"), "--points", "1", "--parameters", "1")
+    looked = run("verify", str(tmp_path / "run"), "--data", str(path), "--points", "1", "--parameters", "1")
+    assert "same train, validation, test rows" in " ".join(looked.split())
     assert "Report written" in run("report", str(tmp_path / "run"), str(tmp_path / "again.html"))
     assert (tmp_path / "again.html").stat().st_size > 10_000
     assert "certified" in run("resume", str(tmp_path / "run"))
