@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,14 @@ def test_amounts_are_compared_with_everything_else_kept(tmp_path: Path) -> None:
     said = run("compare", str(path), *arguments, "--no-attack", "--csv", str(tmp_path / "c.csv"))
     assert pd.read_csv(tmp_path / "c.csv")["threat"].tolist() == ["eps 0.1", "eps age=1"]
     assert "trained for exactly 2 step(s), as certify chooses for: every number may be off by 0.1" in said
+
+
+def test_amounts_are_compared_for_the_columns_that_eps_names(tmp_path: Path) -> None:
+    path = survey(tmp_path / "data.csv")
+    arguments = ["--target", "diagnosis", "--missing", "all", "--eps", "age=1", "--eps-values", "0.5,2", "--no-attack"]
+    said = run("compare", str(path), *arguments, "--csv", str(tmp_path / "c.csv"))
+    assert pd.read_csv(tmp_path / "c.csv")["threat"].tolist() == ["eps age=0.5", "eps age=2"]
+    assert re.search(r"in per cent of all test points; always answering \S+ has \d", said)
 
 
 def test_blame_reads_a_finished_run_directory(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ BLAME = SimpleNamespace(
     fixed=(4, 0),
     before=60,
     after=63,
+    filled=True,
     widths=False,
 )
 
@@ -364,6 +365,10 @@ def test_the_first_screen_has_its_answers_in_order(moons: CertifiedRun) -> None:
     ]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
+
+
+def test_missing_values_are_spoken_of_where_a_row_to_check_has_one(moons: CertifiedRun) -> None:
+    assert "If they are right as they stand: 60 → 63" in _read(moons, blame=_blame(filled=False), configuration={}).text
 
 
 def test_rows_whose_check_is_worth_nothing_are_no_next_step(moons: CertifiedRun) -> None:

@@ -215,6 +215,10 @@ def test_where_the_smallest_of_a_coarse_grid_has_no_start_smaller_ones_are_tried
     assert found.C == 0.001
     assert tried == [(0.01, True), (0.001, True)]
     assert [(one.C, one.why) for one in found.candidates] == [(0.001, ""), (0.01, choose.HOPELESS)]
+    tried.clear()
+    found = choose_C(load("iris", 0), mc.LInf(0.1), mc.Fitted(), (0.01, 0.1, 1.0))
+    assert tried == [(0.01, False), (0.001, True)]  # of several classes slower ways come last
+    assert [(one.C, one.why) for one in found.candidates] == [(0.001, ""), (0.01, choose.UNPROVEN)]
 
 
 def test_a_grid_without_any_proof_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,8 @@ OWN = {
     "precision": 0.05,
 }
 """Flags of `tolerance` alone, and what they usually are."""
+BLAMED = ("row", "% of the\nuncertainty", "cells")
+"""What `blame` tells of rows."""
 
 
 def tolerance(
@@ -143,7 +145,9 @@ def blame(
     from mibp_cert.engines import engine_named
     from mibp_cert.fitted import Fitted
     from mibp_cert.job import job_of
+    from mibp_cert.report.lines import Lines
     from mibp_cert.report.progress import progress_bars, show_training
+    from mibp_cert.report.terminal import lines_table
     from mibp_cert.store import load_run
     from mibp_cert.studies.blame import blame as ask
     from mibp_cert.studies.blame import check_points
@@ -172,8 +176,9 @@ def blame(
     with console.status("second run"):
         found = ask(run, point, top=top)
     if len(found.rows):
-        shown = found.rows.head(top)[["row", "effect", "cells"]].rename(columns={"effect": "% of the uncertainty"})
-        console.print(shown.to_string(index=False, float_format=lambda v: f"{v:.2f}"), soft_wrap=False)
+        rows = found.rows.head(top)[["row", "effect", "cells"]].itertuples(index=False)
+        shown = [(str(row), f"{effect:.2f}", cells) for row, effect, cells in rows]
+        console.print(lines_table("", Lines(BLAMED, shown)), soft_wrap=False)
         shares = ", ".join(f"{name} {effect:.0f} %" for name, effect in found.columns.head(top).items())
         console.print(f"By column: {shares}.", highlight=False)
     console.print(found.sentence, highlight=False)
@@ -200,7 +205,7 @@ def compare(
     from mibp_cert.report.progress import progress_bars, show_sweep
     from mibp_cert.studies.compare import compare as ask
     from mibp_cert.studies.compare import in_words
-    from mibp_cert.threats.short import threat_of
+    from mibp_cert.threats.short import for_columns, threat_of
 
     check_writable(csv_path)
     console, job = new_console(quiet), job_of(config)
@@ -210,7 +215,7 @@ def compare(
             raise UserError(
                 "Amounts can be varied for a threat given by --eps; this one is written out in the configuration."
             )
-        amounts = [value.strip() for value in values.split(",")]
+        amounts = [for_columns(section.get("eps"), value.strip()) for value in values.split(",")]
         threats = {f"eps {eps}": threat_of({**section, "eps": eps}, job.data.train) for eps in amounts}
     with advised(config, job):  # as steps: for the first one
         job = replace(settled(replace(job, threat=next(iter(threats.values()))), console), threat=job.threat)

@@ -45,11 +45,15 @@ SOLVED: Columns[EpochRecord] = {
 """Columns of an epoch where a solver was asked."""
 
 
+LEFT = ("", "case", "cells")
+"""Columns that hold words."""
+
+
 def new_table(title: str, columns: Columns[Record], records: Iterable[Record]) -> Table:
     """One row per record; `columns` says how each is shown. Names stand to the left, numbers to the right."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
     for name in columns:
-        table.add_column(name, justify="left" if name in ("", "case") else "right")
+        table.add_column(name, justify="left" if name in LEFT else "right")
     for record in records:
         table.add_row(*(show(record) for show in columns.values()))
     return table

@@ -179,7 +179,8 @@ def _check_again(blame: Any) -> str:
     worth = f"{blame.before:g} → {blame.after:g} certified"
     if blame.widths:
         worth = f"ranges {number(blame.after)} wide instead of {number(blame.before)}"
-    return f"Check {named}{also}. If they are right as they stand (a missing value: its usual value): {worth}."
+    stand = " (a missing value: its usual value)" if blame.filled else ""
+    return f"Check {named}{also}. If they are right as they stand{stand}: {worth}."
 
 
 def _better_model(run: CertifiedRun, frontier: Frontier | None, *, own: bool) -> list[Step]:

@@ -95,14 +95,17 @@ def choose_C(
         c = left.pop(0)
         at = replace(model, C=c)
         hear(c)
-        (clean,) = clean_figures(at.network(data.train), data, threat, at)
+        network = at.network(data.train)
+        (clean,) = clean_figures(network, data, threat, at)
         if chosen is not None and judge.rank(clean, clean) <= chosen[0]:
             found.append(Candidate(c, clean, why=BEHIND))
             continue
+        # Of several classes, slower ways are another search as long as the first one: a smaller C comes before them.
+        slow = chosen is None and (network.logits == 1 or not _below(c, None))
         try:
-            run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=chosen is None, **options)
+            run = certify_fit(replace(data, test=None), threat, at, attacked=False, thorough=slow, **options)
         except Diverged as error:
-            found.append(Candidate(c, clean, why=HOPELESS if chosen is None else UNPROVEN))
+            found.append(Candidate(c, clean, why=HOPELESS if slow else UNPROVEN))
             left = [] if chosen is not None else _below(c, error.enough)
             if chosen is None and not left:
                 raise

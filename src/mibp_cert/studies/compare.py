@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mibp_cert.card import number
 from mibp_cert.certify.request import Selection
 from mibp_cert.certify.run import CertifiedRun
+from mibp_cert.certify.worth import majority, mean_error
 from mibp_cert.data import Dataset, Split, Task
 from mibp_cert.doors import certify_model
 from mibp_cert.errors import Diverged, UserError
@@ -82,12 +84,16 @@ def _one(
 
 
 def in_words(lines: pd.DataFrame, data: Split) -> tuple[pd.DataFrame, str]:
-    """The lines with the names of their columns as a person reads them, and what they are measured in."""
-    if data.train.task is Task.CLASSES:
-        return lines, "Accuracies are in per cent of all test points."
-    return lines.rename(
-        columns=ERRORS
-    ), "Errors are mean absolute errors on the test points, in the units of the target."
+    """The lines with the names of their columns as a person reads them, what they are measured in, and what an answer that looks
+    at no column has."""
+    train, test = data.train, data.tested
+    if train.task is Task.CLASSES:
+        usual = majority(train)
+        base = f"always answering {train.classes[usual]!r} has {100 * np.mean(test.y == usual):.1f}"
+        return lines, f"Accuracies are in per cent of all test points; {base}."
+    base = f"always answering the mean has {number(mean_error(train, test))}"
+    units = "Errors are mean absolute errors on the test points, in the units of the target"
+    return lines.rename(columns=ERRORS), f"{units}; {base}."
 
 
 def figures(run: CertifiedRun) -> dict[str, Any]:

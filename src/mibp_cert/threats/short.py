@@ -88,6 +88,16 @@ def named_columns(section: Mapping[str, Any]) -> list[str]:
     return [*map(str, amounts), *(name for key in NAMED for name in column_names(key, section.get(key)))]
 
 
+def for_columns(eps: Any, value: str) -> str:
+    """The amount `value` for the columns that `eps` names; as it is where `eps` names none, or `value` does.
+
+    >>> for_columns("age=1,income=5%", "2%"), for_columns("age=1", "income=2"), for_columns(0.1, "2%")
+    ('age=2%,income=2%', 'income=2', '2%')
+    """
+    names = [] if "=" in value else [name for name in named_columns({"eps": eps}) if name]
+    return ",".join(f"{name}={value}" for name in names) or value
+
+
 def _noise(eps: str | float | Mapping[str, Any]) -> list[dict[str, Any]]:
     """`0.1`, `5%`, or `age=1,income=5%`."""
     if not isinstance(eps, str):
