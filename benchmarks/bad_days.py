@@ -62,11 +62,14 @@ class Killer:
         self.hits[kind] += done(process) == -signal.SIGKILL
 
     def end(self) -> None:
-        """Resume what was killed until it is over, and compare."""
+        """Resume what was killed until it is over, and compare; say how far it is."""
         assert done(start(self.folder, self.engine)) == 0, f"{self.folder} does not go on"
         self.ended += 1
         self.wrong += sets_in(self.folder) != sets_in(self.whole)
         shutil.rmtree(self.folder)
+        print(
+            f"  {sum(self.hits.values())} kills, {self.ended} resumed, {self.wrong} other", file=sys.stderr, flush=True
+        )
 
     def tell(self) -> None:
         for kind, count in sorted(self.hits.items()):

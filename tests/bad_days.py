@@ -46,7 +46,7 @@ if at:
 import numpy as np, mibp_cert as mc
 whole = mc.two_moons(0)
 parts = [part.take(np.arange(12)) for part in (whole.train, whole.validation, whole.test)]
-epochs = 3 if engine == "relational" else 2
+epochs = 3 if engine == "relational" else 8
 asked = mc.Network.mlp([2, 2, 2]), mc.Split("small", *parts), mc.LInf(0.02 if engine == "relational" else 0.002)
 attack = mc.AttackSettings(members=4, points=4, parameters=4, rounds=1, tries=4)
 def solved(done, total):

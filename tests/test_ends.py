@@ -82,6 +82,18 @@ def test_an_error_of_ours_says_how_to_report_it_and_shows_where_on_demand(
     assert "Traceback" in said
 
 
+def test_a_limit_of_addresses_that_nothing_loads_in_is_refused_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (400 << 20, resource.RLIM_INFINITY))
+    keys = signal.getsignal(signal.SIGINT)
+    try:
+        assert ended(_raising(AssertionError("was called"))) == USER_MISTAKE
+    finally:
+        signal.signal(signal.SIGINT, keys)
+    assert "a limit of addresses (ulimit -v) of 400 MiB" in " ".join(capsys.readouterr().err.split())
+
+
 def test_status_one_is_for_what_verify_and_check_found(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert answer("verify", tmp_path / "run")[0] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shlex
@@ -25,6 +26,10 @@ NO_MEMORY = ("failed to map segment", "cannot allocate memory", "Unable to alloc
 """What a library that cannot be loaded says of too little memory."""
 
 
+LEAST_ADDRESSES = 512
+"""MiB below which the libraries of linear algebra end the process by themselves, with a status of their own."""
+
+
 class Interrupted(MibpCertError):
     """Ctrl-C; the workers have been ended."""
 
@@ -40,7 +45,7 @@ def ended(command: Callable[[], object]) -> int:
     """Carry it out; the exit status."""
     try:
         try:
-            return _status(command)
+            return _status(command, _addresses())
         finally:
             _flush()
     except KeyboardInterrupt:  # again, while the last words were spoken
@@ -52,7 +57,20 @@ def ended(command: Callable[[], object]) -> int:
         return _said(f"what is printed cannot be written: {error.strerror or error}.", USER_MISTAKE)
 
 
-def _status(command: Callable[[], object]) -> int:
+def _addresses() -> float:
+    """MiB of addresses that this process may use; infinite where there is no such limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return math.inf
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return math.inf if soft == resource.RLIM_INFINITY else soft / 2**20
+
+
+def _status(command: Callable[[], object], addresses: float) -> int:
+    if addresses < LEAST_ADDRESSES:
+        wanted = f"of {addresses:.0f} MiB; {LEAST_ADDRESSES} are the least that the libraries load in"
+        return _said(f"there is a limit of addresses (ulimit -v) {wanted}: raise it.", USER_MISTAKE)
     try:
         command()
     except SystemExit as end:
