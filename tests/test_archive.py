@@ -15,6 +15,7 @@ import pytest
 import mibp_cert as mc
 from archives import CASES, QUICK, request, same
 from mibp_cert.store import archive
+from mibp_cert.store.checks import verdict
 from mibp_cert.store.verify import verify
 
 
@@ -68,7 +69,9 @@ def test_old_sets_are_dropped_when_there_are_too_many(tmp_path: Path, monkeypatc
     kept = sorted(int(p.stem) for p in (tmp_path / "steps").glob("*.npz"))
     assert kept[-1] == 8
     assert len(kept) < 8
-    assert all(check.holds for check in verify(tmp_path, QUICK))
+    checks = verify(tmp_path, QUICK)
+    assert verdict(checks) is None  # incomplete: what is not there cannot be compared
+    assert {check.name for check in checks if not check.holds} == {"steps"}
 
 
 def test_the_best_epoch_is_never_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
