@@ -36,7 +36,12 @@ def _differences(one: Any, two: Any, at: str = "") -> list[str]:
         return [d for k in {**one, **two} for d in _differences(one.get(k), two.get(k), f"{at}.{k}")]
     if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
         return [d for i, (a, b) in enumerate(zip(one, two, strict=True)) for d in _differences(a, b, f"{at}[{i}]")]
-    return [] if one == two else [f"{at}: {one!r} became {two!r}"]
+    return [] if one == two or (_nothing(one) and _nothing(two)) else [f"{at}: {one!r} became {two!r}"]
+
+
+def _nothing(one: Any) -> bool:
+    """A section of a configuration that is not there, or that nothing was given in."""
+    return one is None or (isinstance(one, dict) and all(_nothing(part) for part in one.values()))
 
 
 @pytest.mark.parametrize("name", corpus.RUNS)
