@@ -1,7 +1,7 @@
 """Models at their minimum: certified beside attacked beside clean, and the cost beside scikit-learn's own fit in the same run.
 
-    python benchmarks/fitted.py [--only moons,features,cancer,iris,classes,rows,speed,doubt] [--seeds 5] [--engine dual]
-                                [--most 100000]
+    python benchmarks/fitted.py [--only moons,features,cancer,iris,classes,rows,speed,doubt,limits] [--seeds 5]
+                                [--engine dual] [--most 100000]
 
 Every figure is of a proven start; "unproven" where none could be proven.
 """
@@ -18,7 +18,10 @@ from sklearn.linear_model import LogisticRegression
 
 import mibp_cert as mc
 from mibp_cert.data import load
+from mibp_cert.doors import attack_fit
 from mibp_cert.errors import Diverged, UserError
+from mibp_cert.fitted.engine import table_problem
+from mibp_cert.fitted.model import FitStep
 
 CASES: dict[str, list[tuple[str, mc.Threat, mc.Fitted]]] = {
     "moons": [
@@ -154,6 +157,44 @@ def doubt(most: int) -> None:
         print(f"{rows:9d} × {columns:<4d} proven up to eps {eps:.4f}: {best}", flush=True)
 
 
+LIMITS: list[tuple[str, mc.Threat, mc.Fitted]] = [
+    *[("breast-cancer", mc.LInf(eps), mc.Fitted(C=1.0)) for eps in (0.007, 0.008, 0.009, 0.01)],
+    *[("breast-cancer", mc.LabelFlips(k), mc.Fitted(C=0.1)) for k in (2, 3, 5)],
+    ("breast-cancer", mc.LabelFlips(5), mc.Fitted(C=0.01)),
+]
+"""Where bounds come to their end."""
+
+
+def limits(engines: tuple[str, ...] = ("dual", "lp"), seed: int = 0) -> None:
+    """One seed: certified to first order (which proves nothing), by each engine, and seconds, beside attacked and clean."""
+    print(f"{'':55s} first order {' '.join(f'{name:>6s} (s)  ' for name in engines)} attacked  clean")
+    for name, threat, model in LIMITS:
+        data, told = load(name, seed), []
+        for engine in engines:
+            start, share = time.perf_counter(), "     –"
+            try:
+                run = mc.certify_fit(data, threat, model, engine, attacked=False)
+                share = f"{100 * (run.certified_test_accuracy or 0.0):6.1f}"
+            except Diverged:
+                pass
+            told.append(f"{share} ({time.perf_counter() - start:4.0f})")
+        _, theta, found = attack_fit(data, threat, model)
+        assert data.test is not None
+        rows, y = np.column_stack([data.test.x, np.ones(len(data.test))]), data.test.y
+        network = model.network(data.train)
+        step = model.plan(network, data.train, np.zeros(network.layout.size)).steps[0]
+        assert isinstance(step, FitStep)
+        problem = table_problem(step, threat.bind(data.train), np.zeros(0))
+        signs = np.where(y == 1, 1.0, -1.0)
+        least = -problem.upper(problem.point(), -signs[:, None] * rows)
+        nominal = (rows @ theta > 0).astype(int)
+        print(
+            f"{name:14s} {in_short(threat):32s} C={model.C:<5g} {100 * np.mean(least > 0):11.1f} {' '.join(told)} "
+            f"{100 * found.attacked_accuracy(nominal, y):8.1f} {100 * np.mean(nominal == y):6.1f}",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", "--cases", dest="cases", default=",".join([*CASES, "speed", "doubt"]))
@@ -165,6 +206,9 @@ def main() -> None:
     for name in given.cases.split(","):
         if name in ("speed", "doubt"):
             {"speed": speed, "doubt": doubt}[name](given.most)
+            continue
+        if name == "limits":
+            limits()
             continue
         for data, threat, model in CASES[name]:
             print(measure(data, threat, model, given.seeds, given.engine), flush=True)
