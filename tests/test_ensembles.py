@@ -268,6 +268,22 @@ def test_parts_with_one_class_vote_for_it_and_parts_without_rows_for_nobody() ->
     assert found.certify([[0.0]])[["vote", "votes", "next_votes", "lost_parts"]].to_numpy().tolist() == [[0, 1, 1, 0]]
 
 
+@pytest.mark.parametrize("by", BASES)
+def test_a_label_of_another_kind_of_number_leaves_all_other_parts_bit_for_bit(by: str) -> None:
+    """Of `True` and `False` beside 2 the table makes whole numbers, and of small ones large ones."""
+    X, y = people()
+    for labels, other in ((y == "yes", 2), ((y == "yes").astype(np.uint8), -1), ((y == "yes").astype(np.int64), 7.0)):
+        before, wrong = models(X, labels, by), np.array([*labels.tolist()[:-1], other])
+        assert 1 <= reached(before, models(X, wrong, by)) <= (1 if by in ("key", "row") else 2)
+
+
+def test_a_key_of_another_kind_moves_no_other_row() -> None:
+    X, y = blobs(30)
+    before = PartitionedClassifier(TREE, parts=4, by="key").fit(X, y, list(range(30))).rows_
+    more = PartitionedClassifier(TREE, parts=4, by="key").fit(np.vstack([X, X[:1]]), [*y, 0], [*range(30), "ward B"])
+    assert [set(part) - {30} for part in more.rows_] == [set(part) for part in before]
+
+
 # Threats ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -353,10 +369,49 @@ class Moody(DecisionTreeClassifier):  # type: ignore[misc]
         return super().fit(X, np.random.default_rng().permutation(y))
 
 
+class Rote(DecisionTreeClassifier):  # type: ignore[misc]
+    """Knows its own rows by heart, and is at random everywhere else."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        self.splitter, self.random_state = "random", int(np.random.default_rng().integers(1000))
+        return super().fit(X, y)
+
+
 def test_a_learner_that_comes_out_otherwise_each_time_is_refused() -> None:
     X, y = blobs(60)
-    with pytest.raises(UserError, match="came out otherwise"):
-        PartitionedClassifier(Moody(), parts=2).fit(X, y)
+    for estimator in (Moody(), Rote(), make_pipeline(StandardScaler(), Rote())):
+        with pytest.raises(UserError, match="came out otherwise"):
+            PartitionedClassifier(estimator, parts=2).fit(X, y)
+        with pytest.raises(UserError, match="came out otherwise"):
+            PartitionedClassifier(estimator, parts=2).fit(pd.DataFrame(X, columns=["a", "b"]), y)
+
+
+def test_learners_have_one_thread() -> None:
+    """Several add up what trees say in an order that nobody knows."""
+    found = learners.seeded(make_pipeline(StandardScaler(), RandomForestClassifier(n_jobs=4)), 0, 1)
+    assert found.get_params()["randomforestclassifier__n_jobs"] == 1
+    assert learners.seeded(RandomForestClassifier(), 0, 1).n_jobs is None
+
+
+@pytest.mark.parametrize("big", [2**53, -(2**53), np.uint64(2**63)])
+def test_labels_that_hashes_could_not_tell_apart_are_refused(big: Any) -> None:
+    X, y = blobs(20)
+    with pytest.raises(UserError, match="give labels as text"):
+        PartitionedClassifier(TREE, parts=2).fit(X, np.where(y == 1, big, big - type(big)(1)))
+
+
+def test_columns_of_one_name_are_refused() -> None:
+    X, y = blobs(20)
+    with pytest.raises(UserError, match="several columns called a"):
+        PartitionedClassifier(TREE, parts=2).fit(pd.DataFrame(X, columns=["a", "a"]), y)
+
+
+def test_an_ensemble_of_ensembles_is_an_ensemble() -> None:
+    X, y = blobs(90, classes=3)
+    inner = PartitionedClassifier(TREE, parts=3)
+    model = PartitionedClassifier(inner, parts=4, by="features", threat=mc.LabelFlips(1)).fit(X, y)
+    assert (model.predict_nominal(X) == y).mean() > 0.6
+    assert (model.answers(X).classes >= 0).any()
 
 
 def test_columns_that_are_neither_numbers_nor_text_are_refused() -> None:
@@ -415,6 +470,37 @@ def test_a_fit_goes_on_where_it_stopped(tmp_path: Any) -> None:
     X2[0] += 1.0
     other = clone(again).fit(X2, y)
     assert (other.votes(X) == PartitionedClassifier(forest, parts=4).fit(X2, y).votes(X)).all()
+
+
+def test_a_part_that_was_kept_is_used_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a learner depends on is in its fingerprint."""
+    x, y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 1, 0])
+
+    def told(x: Any = x, y: Any = y, estimator: Any = TREE, **more: Any) -> str:
+        return learners.Task(0, learners.seeded(estimator, 0, 0), Rows(x, y), **more).fingerprint
+
+    one, frame = told(), pd.DataFrame(x, columns=["0", "1"])
+    others = [
+        told(x=x[:, ::-1]),
+        told(x=x[::-1], y=y[::-1]),
+        told(y=1 - y),
+        told(y=y.astype(str)),
+        told(x=frame),
+        told(x=frame.rename(columns=int)),
+        told(x=frame * np.nan),
+        told(x=(frame * np.nan).astype(object)),
+        told(estimator=clone(TREE).set_params(max_depth=3)),
+        told(estimator=LogisticRegression()),
+        learners.Task(0, learners.seeded(TREE, 0, 1), Rows(x, y)).fingerprint,
+        told(levels=(None,)),
+        told(levels=(mc.LInf(0.1),)),
+        told(levels=(mc.LInf(0.2),)),
+        told(stands=1),
+    ]
+    assert one == told()
+    assert len({one, *others}) == 1 + len(others)
+    monkeypatch.setattr(learners, "version", lambda name: "another one")
+    assert told() != one
 
 
 def test_ensembles_survive_pickles_and_clones() -> None:

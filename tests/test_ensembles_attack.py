@@ -19,7 +19,8 @@ from mibp_cert.ensembles import PartitionedClassifier, attack, learners
 from mibp_cert.ensembles.attack import NEVER
 from mibp_cert.ensembles.collective import most_changed
 from mibp_cert.ensembles.findings import Findings
-from mibp_cert.ensembles.votes import NOBODY, counted, winner
+from mibp_cert.ensembles.knapsack import possible
+from mibp_cert.ensembles.votes import NOBODY, OPEN, counted, winner
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.report.ensembles import ensemble_page, radius_lines
 from test_ensembles import blobs
@@ -100,13 +101,14 @@ def test_an_attack_that_contradicts_stops_the_run(monkeypatch: pytest.MonkeyPatc
 
 
 def listed(votes: Any, classes: int, lost: int) -> int:
-    """Every choice of lost parts, and for every row the worst that they can vote (a label that nobody has: −1)."""
+    """Every choice of lost parts, and for every row the worst that they can vote (a label that nobody has: −1), and any class for
+    every open vote."""
     own, most = winner(counted(votes, classes)), 0
     for gone in combinations(range(votes.shape[1]), lost):
         changed = 0
         for row, c in zip(votes, own, strict=True):
-            outcomes = product(*([[-1, *range(classes), None] if p in gone else [None if v == NOBODY else int(v)]
-                                  for p, v in enumerate(row)]))  # fmt: skip
+            known = [list(range(classes)) if v == OPEN else [None if v == NOBODY else int(v)] for v in row]
+            outcomes = product(*([-1, *range(classes), None] if p in gone else votes for p, votes in enumerate(known)))
             changed += any(_winner(outcome) != c for outcome in outcomes)
         most = max(most, changed)
     return most
@@ -117,13 +119,31 @@ def _winner(outcome: Any) -> Any:
     return min(labels, key=lambda v: (-labels.count(v), v), default=None)
 
 
-def test_predictions_that_change_at_once_are_counted_exactly() -> None:
+@pytest.mark.parametrize("lowest", [NOBODY, OPEN])
+def test_predictions_that_change_at_once_are_counted_exactly(lowest: int) -> None:
     rng = np.random.default_rng(0)
     for _ in range(12):
         parts, classes = int(rng.integers(3, 6)), int(rng.integers(2, 4))
-        votes = rng.integers(NOBODY, classes, (5, parts)).astype(np.intp)
-        for lost in range(3):
-            assert most_changed(votes, classes, lost) == listed(votes, classes, lost)
+        votes = rng.integers(lowest, classes, (5, parts)).astype(np.intp)
+        for lost in (0, 1, 2, parts):
+            assert most_changed(possible(votes, classes), lost) == listed(votes, classes, lost)
+
+
+def test_more_lost_parts_than_there_are_change_what_all_of_them_change() -> None:
+    may = possible(np.array([[0, 0, 1], [1, 1, 1]]), 2)
+    assert most_changed(may, 9) == most_changed(may, 3) == 2
+
+
+def test_predictions_that_noise_alone_may_change_are_among_those_that_change_at_once() -> None:
+    X, y = blobs(60, 3)
+    model = PartitionedClassifier(
+        mc.CertifiedLogisticRegression(), parts=5, by="row", threat=mc.LInf(0.1) & mc.Arbitrary(1)
+    ).fit(X, y)
+    found = Findings.of(model, ASKED, LABELS, radii=(0, 1, 2, 5), collective=True)
+    unsure = [int((found.answers.lost < r).sum()) for r in (0, 1, 2, 5)]
+    assert 0 < unsure[0] < len(ASKED)
+    assert found.at_once[0] == unsure[0]
+    assert all(unsure[0] <= most <= alone for most, alone in zip(found.at_once, unsure, strict=True))
 
 
 # What is shown ---------------------------------------------------------------------------------------------------------------

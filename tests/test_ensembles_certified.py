@@ -208,3 +208,55 @@ def test_what_a_part_cannot_know_must_be_said_beforehand() -> None:
         model.fit(X, y)
     model = ensemble("row", mc.Missing("age") & mc.Arbitrary(1), model=told).fit(X, y)
     assert model.predict(X.dropna()).shape == (39,)
+
+
+def marked(rng: np.random.Generator, marker: float) -> tuple[Any, Any, Any]:
+    """Two parts with values from −1 to 1 and one with values from −20 to 20, each with a value that stands for none."""
+    X, y = np.zeros((36, 1)), np.zeros(36, dtype=int)
+    places = []
+    for part, width in zip(
+        ensemble("row").fit(rng.normal(size=(36, 1)), np.arange(36) % 2).rows_, (1, 1, 20), strict=True
+    ):
+        X[part, 0], y[part], X[part[-1], 0] = np.linspace(-width, width, 12), np.arange(12) >= 6, marker
+        places.append(part[-1])
+    return X, y, places
+
+
+def test_what_a_marker_stands_for_lies_between_ends_that_all_parts_know() -> None:
+    """Not between those of the part alone: a value that others have changes its model."""
+    X, y, places = marked(np.random.default_rng(0), -0.99)
+    threat = mc.Missing(0, marker=-0.99)
+    for given in (threat, mc.Missing(marker=-0.99), threat.where(mc.column("0") < 9.0), mc.Missing([True], -0.99)):
+        with pytest.raises(UserError, match="Between which ends"):
+            ensemble("row", given).fit(X, y)
+    told, asked = mc.CertifiedLogisticRegression(C=0.05, ranges={"0": (-20, 20)}), np.linspace(-9, 9, 80)[:, None]
+    said = ensemble("row", threat, model=told).fit(X, y).predict(asked)
+    for value in (-20.0, -1.0, 1.0, 20.0):
+        X[places, 0] = value
+        other = ensemble("row", model=LogisticRegression(C=0.05, tol=1e-9)).fit(X, y).predict(asked)
+        assert (other == said)[said >= 0].all()
+    X[places[:2], 0], said = 0.5, (said >= 0).sum()
+    X[places[2], 0] = -0.99
+    assert (ensemble("row", threat, model=told).fit(X, y).predict(asked) >= 0).sum() > said, "two parts miss nothing"
+
+
+def test_missing_values_that_are_asked_about_need_ends_that_all_parts_know() -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": np.where(np.arange(18) % 2, rng.normal(size=18), np.nan), "b": rng.normal(size=18)})
+    told = mc.CertifiedLogisticRegression(C=0.1, ranges={"a": (-3, 3)})
+    model = ensemble("row", mc.Missing(), model=told).fit(X, (X["b"] > 0).astype(int))
+    assert model.predict(pd.DataFrame({"a": [np.nan], "b": [9.0]})).tolist() in ([-1], [1])
+    with pytest.raises(UserError, match=r"for b\."):
+        model.predict(pd.DataFrame({"a": [0.0], "b": [np.nan]}))
+
+
+def test_more_wrong_rows_than_there_are_change_everything() -> None:
+    X, y = blobs(16, 5)
+    assert (ensemble("features", mc.LabelFlips(10**12)).fit(X, y).predict(ASKED) == -1).all()
+
+
+def test_parts_say_nothing_of_how_they_abstain() -> None:
+    X, y = blobs(40, 3)
+    said = ensemble("row", mc.LInf(2.0), parts=5).fit(X, 2 * y - 1).predict(ASKED)
+    assert set(said.tolist()) <= {-2, -1, 1}
+    assert -2 in said

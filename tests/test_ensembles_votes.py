@@ -220,6 +220,14 @@ def test_parts_that_survive_nothing_give_the_plain_rule() -> None:
         assert np.array_equal(found, np.minimum(may_be_lost(counts, open_), vote.shape[1]))
 
 
+def test_votes_of_any_number_of_parts_are_added_up() -> None:
+    """65,000 open votes, beside which ten certain ones are nothing: no number wraps around."""
+    vote = np.array([[0] * 10 + [OPEN] * 65_000])
+    may = possible(vote, 2)[None]
+    assert parts_lost(may).tolist() == may_be_lost(*table_of(vote, 2)[::2]).tolist() == [-1]
+    assert may_be_changed(may, 1)[1].tolist() == [-1]
+
+
 def test_a_knapsack_that_is_one_short_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = knapsack.worst_leads
     monkeypatch.setattr(knapsack, "worst_leads", lambda may, winners, most: whole(may[1:], winners, most))

@@ -19,12 +19,15 @@ from sklearn.utils import column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
+from mibp_cert.data.dataset import check_different
 from mibp_cert.ensembles.learners import Hear, Learner, Task, fit_all, folder_for, seeded
 from mibp_cert.ensembles.rows import Features, Rows, typed
 from mibp_cert.ensembles.votes import Index
 from mibp_cert.errors import UserError
 
 Table = pd.DataFrame | ArrayLike
+EXACT = 2.0**53
+"""Below this every whole number is a floating-point number."""
 
 
 class Ensemble(ClassifierMixin, BaseEstimator):
@@ -65,7 +68,8 @@ class Ensemble(ClassifierMixin, BaseEstimator):
         shares are chosen by that; `hear(done, total)` counts learners."""
         self._check_parameters()
         rows = self._rows(X, y)
-        given = None if keys is None else column_or_1d(keys)
+        # Keys in a list stay what they are: of numbers beside text NumPy makes text, which would move all rows.
+        given = None if keys is None else column_or_1d(np.array(keys, dtype=object) if isinstance(keys, list) else keys)
         if given is not None:
             check_consistent_length(rows.y, given)
         shares = self._shares(rows, given)
@@ -118,6 +122,11 @@ class Ensemble(ClassifierMixin, BaseEstimator):
         if labels.dtype.kind == "f":
             check_array(labels, ensure_2d=False, input_name="y")
         check_classification_targets(labels)
+        if labels.dtype.kind in "iuf" and (np.abs(labels.astype(np.float64)) >= EXACT).any():
+            raise UserError(
+                "A label is a whole number beyond 2⁵³, where floating-point numbers no longer tell neighbours apart: give labels "
+                "as text."
+            )
         self.classes_ = np.unique(labels)
         if len(self.classes_) < 2:
             raise UserError(f"Training needs at least two classes; y has 1 class, {self.classes_[0]!r}.")
@@ -126,6 +135,7 @@ class Ensemble(ClassifierMixin, BaseEstimator):
     def _features(self, X: Table, *, reset: bool) -> Features:
         """Rows as they are typed: arrays must be numbers."""
         if isinstance(X, pd.DataFrame):
+            check_different([str(name) for name in X.columns], "The table")
             validate_data(self, X, reset=reset, skip_check_array=True)
             if not len(X):
                 raise UserError(

@@ -1,50 +1,55 @@
 """How many predictions can change at once: lost parts are the same for all of them.
 
-A certificate for each row takes the worst parts for that row; one dataset has one set of lost parts. With `s_p ∈ {0, 1}` for
-a lost part, `z_td ∈ {0, 1}` for a test row `t` whose class `c` is beaten by `d`, and `g_tpd` by how much the loss of part `p`
-can lower `N_c − N_d` (2 if it votes for `c`, 0 if it votes for `d`, else 1), at most
+A certificate for each row takes the worst parts for that row; one dataset has one set of lost parts. A test row `t` has the
+class `c` of the votes that are certain, and beats `d` by `W_td − [d < c]` at least, where `W_td = Σ_p w_tpd` adds the worst
+that each part may vote while it is not lost (`knapsack`). A lost part may have any vote, which lowers that by
+`g_tpd = 1 + w_tpd` more: by 2 if it votes for `c` for certain, by 0 if it may vote for `d` anyway, else by 1. With
+`s_p ∈ {0, 1}` for a lost part and `z_td ∈ {0, 1}` for a row whose class is beaten by `d`, at most
 
-    max Σ_t f_t   subject to   Σ_p g_tpd s_p ≥ (N_c − N_d + 1 − [d < c]) z_td,   f_t ≤ Σ_d z_td,   Σ_p s_p ≤ q,   f_t ≤ 1
+    max Σ_t f_t   subject to   Σ_p g_tpd s_p ≥ (W_td + 1 − [d < c]) z_td,   f_t ≤ Σ_d z_td,   Σ_p s_p ≤ q,   f_t ≤ 1
 
-predictions change for `q` lost parts, and no fewer if lost parts vote for anything: a covering problem. (Rows whose class
-stands for `q` lost parts are left out; for a label that nobody has it is the same with a lead of `N_c − 1`.) The solver's
-proven bound is an upper bound also where it was stopped. Collective certificates of votes: Chen et al. 2022.
+predictions change for `q` lost parts: a covering problem. Where all votes are certain it is no fewer, if lost parts vote for
+anything; with noise each row has the worst noise for itself. (Rows whose class stands for `q` lost parts are left out.) The
+solver's proven bound is an upper bound also where it was stopped. Collective certificates of votes: Chen et al. 2022.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mibp_cert.ensembles.votes import Index, counted, leads, winner
+from mibp_cert.ensembles.knapsack import Possible, slack, worst_votes
+from mibp_cert.ensembles.votes import Index
 from mibp_cert.solvers import FEASIBILITY, Limits, Objective, Program, ProgramBuilder, solver_named
 from mibp_cert.solvers.program import FREE
 
 
-def most_changed(votes: Index, classes: int, lost: int, seconds: float = 60.0, solver: str = "highs") -> int:
-    """How many of these predictions (votes of rows × parts) can change at once if so many parts are lost.
+def most_changed(may: Possible, lost: int, seconds: float = 60.0, solver: str = "highs") -> int:
+    """How many of these predictions (possible votes, without a wrong row: rows × parts × …) can change at once if so many
+    parts are lost.
 
+    >>> from mibp_cert.ensembles.knapsack import possible
     >>> votes = np.array([[0, 0, 1, 0, 1], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]])
-    >>> [most_changed(votes, 2, q) for q in range(4)]
+    >>> [most_changed(possible(votes, 2), q) for q in range(4)]
     [0, 2, 2, 3]
     """
-    found = leads(counted(votes, classes), winner(counted(votes, classes)))
+    winners, found = slack(may[None])
+    lost = min(lost, may.shape[1])
     open_ = np.flatnonzero(found.min(axis=1) < 2 * lost)
     if not len(open_) or not lost:
         return int((found.min(axis=1) < 0).sum())
-    program, objective = _program(votes[open_], found[open_], classes, lost)
+    gains = 1 + worst_votes(may[None, open_], winners[open_])[0].astype(np.intp)
+    program, objective = _program(gains, found[open_], lost)
     bound = solver_named(solver).solve(program, [objective], Limits(seconds, None, 0.5))[0].proven
     return (
         len(open_) if not np.isfinite(bound) else min(len(open_), int(np.floor(bound + (1 + len(open_)) * FEASIBILITY)))
     )
 
 
-def _program(votes: Index, found: Index, classes: int, lost: int) -> tuple[Program, Objective]:
-    n, parts = votes.shape
-    own = winner(counted(votes, classes))
+def _program(gains: Index, found: Index, lost: int) -> tuple[Program, Objective]:
+    """`g` (rows × parts × rivals) and the leads (rows × rivals)."""
+    n, parts, _ = gains.shape
     row, rival = np.nonzero(found < 2 * lost)
-    rivals = np.where(rival == classes, -3, rival)  # nobody votes for the label that nobody has
-    now = votes[row]
-    gain = np.where(now == own[row][:, None], 2, np.where(now == rivals[:, None], 0, 1))
+    gain = gains[row, :, rival]
     builder = ProgramBuilder()
     gone = builder.add_variables(parts, 0.0, 1.0, integer=True)
     beaten = builder.add_variables(len(row), 0.0, 1.0, integer=True)

@@ -38,7 +38,8 @@ class Findings:
     """One line per test row (`certify`)."""
     radii: Sequence[int] = RADII
     at_once: tuple[int, ...] = ()
-    """How many predictions can change at once at most, for so many altered rows, by radius; empty: that was not asked."""
+    """How many predictions can change at once at most, for so many altered rows and the noise in all others, by radius; empty:
+    that was not asked."""
 
     @classmethod
     def of(
@@ -57,8 +58,8 @@ class Findings:
         table = model.certify(X, labels)
         if attacked is not None:
             table["attacked_with"] = np.where(attacked.least == NEVER, -1, attacked.least)
-        cost, votes = model.costs["altered_rows"], model.votes(X)
-        many = tuple(most_changed(votes, len(model.classes_), cost * r, SECONDS) for r in radii) if collective else ()
+        cost = model.costs["altered_rows"]
+        many = tuple(most_changed(answers.may, cost * r, SECONDS) for r in radii) if collective else ()
         right = model.classes_[answers.nominal] == labels
         base = float((labels == most_frequent).mean())
         return cls(model, answers, right, attacked, base, table, tuple(radii), many)

@@ -55,14 +55,18 @@ def certain(may: Possible) -> Index:
     return np.where(one & (where != classes), np.where(where == classes + 1, NOBODY, where), OPEN).astype(np.intp)
 
 
+def worst_votes(may: Possible, winners: Index) -> NDArray[np.int8]:
+    """`w_p(m)` for every `d`; the label that nobody has comes last."""
+    own = np.take_along_axis(may, winners[None, :, None, None], axis=-1)
+    alone = own & (may.sum(axis=-1, keepdims=True) == 1)
+    return np.where(may[..., :-1], -1, alone.astype(np.int8)).astype(np.int8)
+
+
 def worst_leads(may: Possible, winners: Index, most: int) -> Index:
     """`W(b)` for `b = 0 … most`, rows, and every `d`; the label that nobody has comes last."""
     levels, rows, parts, slots = may.shape
-    own = np.take_along_axis(may, winners[None, :, None, None], axis=-1)
-    alone = own & (may.sum(axis=-1, keepdims=True) == 1)
-    w = np.where(may[..., : slots - 1], -1, alone.astype(np.int16)).astype(np.int16)
-    w = np.concatenate([w, np.full((1, rows, parts, slots - 1), -1, dtype=np.int16)])
-    total = np.zeros((most + 1, rows, slots - 1), dtype=np.int16)
+    w = np.concatenate([worst_votes(may, winners), np.full((1, rows, parts, slots - 1), -1, dtype=np.int8)])
+    total = np.zeros((most + 1, rows, slots - 1), dtype=np.int32)  # wide enough for any number of parts
     for p in range(parts):
         after = total + w[0, :, p]
         for m in range(1, min(levels, most) + 1):
@@ -73,10 +77,16 @@ def worst_leads(may: Possible, winners: Index, most: int) -> Index:
 
 def parts_lost(may: Possible) -> Index:
     """How many parts may be lost while no row is wrong inside of the others; −1: not even none."""
+    return np.asarray(np.maximum(slack(may)[1].min(axis=1) // 2, -1), dtype=np.intp)
+
+
+def slack(may: Possible) -> tuple[Index, Index]:
+    """The winners of the votes that are certain without a wrong row inside of parts, and by how much they beat every `d`:
+    `W(0) − [d < c]`; themselves by more than all parts could take."""
     winners, needed = _winners(may)
-    slack = worst_leads(may[:1], winners, 0)[0] - needed
-    slack[np.arange(len(winners)), winners] = may.shape[2] * 2
-    return np.asarray(np.maximum(slack.min(axis=1) // 2, -1), dtype=np.intp)
+    found = worst_leads(may[:1], winners, 0)[0] - needed
+    found[np.arange(len(winners)), winners] = may.shape[2] * 2
+    return winners, found
 
 
 def may_be_changed(may: Possible, most: int, lost: int = 0) -> tuple[Index, Index]:

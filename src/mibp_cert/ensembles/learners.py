@@ -3,7 +3,8 @@
 A learner is a copy of the estimator whose random states are drawn from the seed of the ensemble and the number of the part.
 It is fitted with one thread, so that it comes out the same wherever that happens. What it is fitted to is its part as `rows`
 has it: so whatever it learns, scales, imputes or encodes, it knows from these rows. A part whose rows have one class votes
-for that one; a part without rows votes for nobody. A learner that comes out otherwise when it is fitted again is refused:
+for that one; a part without rows votes for nobody. A learner that comes out otherwise when it is fitted again, seen by its
+answers about its rows and about rows mixed of their cells, is refused:
 nothing could be said of it.
 
 A learner with certificates of its own (`threat` is one of its parameters) is fitted without a threat, which gives its vote,
@@ -19,18 +20,19 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
-import sklearn
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from mibp_cert.ensembles.knapsack import Possible, possible
-from mibp_cert.ensembles.rows import Features, Rows
+from mibp_cert.ensembles.rows import Features, Rows, mixed
 from mibp_cert.ensembles.votes import NOBODY, OPEN, Index
 from mibp_cert.errors import Diverged, UserError
 from mibp_cert.parallel import arrivals, split
@@ -57,8 +59,7 @@ class Learner:
         """The number of the class that it votes for, for each row."""
         if self.model is None:
             return np.full(len(x), self._vote(classes), dtype=np.intp)
-        certifying = "threat" in self.model.get_params(deep=False)
-        said = self.model.predict_nominal(x) if certifying else self.model.predict(x)
+        said = self.model.predict_nominal(x) if certifies(self.model) else self.model.predict(x)
         return numbered(np.asarray(said), classes)
 
     def possible(self, x: Features, classes: Labels, levels: int) -> Possible:
@@ -69,7 +70,10 @@ class Learner:
             return possible(found, len(classes))
         may = possible(found, len(classes))
         for m, model in enumerate(self.certified[:levels]):
-            certain = numbered(np.asarray(model.predict(x)), classes, model.abstain_label_)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # how a part says that it abstains concerns nobody else
+                said = np.asarray(model.predict(x))
+            certain = numbered(said, classes, model.abstain_label_)
             may[m] = possible(certain, len(classes))
             _leave_out(may[m], model, x, classes)
         return may
@@ -120,22 +124,30 @@ class Task:
     def fingerprint(self) -> str:
         """All that the learner depends on."""
         x, y = self.rows.x, self.rows.y
-        names = [str(name) for name in getattr(x, "columns", range(x.shape[1]))]
-        versions = (sklearn.__version__, np.__version__, joblib.hash(self.estimator), names, str(y.dtype))
+        table = (
+            [(repr(name), str(kind)) for name, kind in x.dtypes.items()] if isinstance(x, pd.DataFrame) else x.shape[1]
+        )
+        programs = [version(name) for name in ("mibp-cert", "scikit-learn", "numpy", "pandas")]
+        versions = (programs, joblib.hash(self.estimator), table, str(y.dtype))
         levels = [None if level is None else level.to_json() for level in self.levels]
         return sha256(repr((versions, levels, self.stands)).encode() + b"".join(self.rows.contents())).hexdigest()
 
 
+def certifies(estimator: Any) -> bool:
+    """Has it certificates of its own?"""
+    return "threat" in estimator.get_params(deep=False) and hasattr(estimator, "predict_interval")
+
+
 def seeded(estimator: Any, seed: int, number: int) -> Any:
     """A copy of the estimator whose random states, also those of what it is made of, follow from the seed and the number
-    alone."""
+    alone. It has one thread: several would add up what a forest says in an order that nobody knows."""
     made = clone(estimator)
-    names = sorted(
-        name for name in made.get_params(deep=True) if name == "random_state" or name.endswith("__random_state")
-    )
+    known = made.get_params(deep=True)
+    names = sorted(name for name in known if name.split("__")[-1] == "random_state")
     drawn = np.random.SeedSequence([seed, number]).generate_state(max(1, len(names))) >> 1
     made.set_params(**{name: int(state) for name, state in zip(names, drawn, strict=False)})
-    return made
+    threads = [name for name, jobs in known.items() if name.split("__")[-1] == "n_jobs" and jobs is not None]
+    return made.set_params(**dict.fromkeys(threads, 1))
 
 
 def fit_all(tasks: Sequence[Task], parallel: str, jobs: int | None, hear: Hear | None = None) -> list[Learner]:
@@ -179,12 +191,13 @@ def _fitted(task: Task) -> Learner:
     labels = np.unique(rows.y)
     if len(labels) < 2:
         return Learner(label=labels[0] if len(labels) else None, stands=task.stands)
-    if "threat" in task.estimator.get_params(deep=False):
+    if certifies(task.estimator):
         certified = _certified(task)
         nominal = certified[0] if certified else _trained(task, task.estimator)
         return Learner(nominal, certified=certified)
     first, *more = (_trained(task, task.estimator) for _ in range(2 if task.twice else 1))
-    if any((first.predict(rows.x) != other.predict(rows.x)).any() for other in more):
+    asked = [rows.x, mixed(rows.x)] if more else []
+    if any((first.predict(x) != other.predict(x)).any() for other in more for x in asked):
         raise UserError(
             f"{type(task.estimator).__name__} came out otherwise when it was fitted again to the same rows: nothing "
             "can be said of it. Choose a learner whose result depends on its rows and its random_state alone."

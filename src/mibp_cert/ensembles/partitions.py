@@ -28,9 +28,9 @@ from sklearn.utils.validation import check_consistent_length
 
 from mibp_cert.certify.tables import ABSTAIN_WORD, abstaining, named
 from mibp_cert.ensembles.base import Ensemble, Table
-from mibp_cert.ensembles.knapsack import certain, may_be_changed, parts_lost
-from mibp_cert.ensembles.learners import Task, seeded
-from mibp_cert.ensembles.reach import Reach, check_known, cost_of, in_part, reach
+from mibp_cert.ensembles.knapsack import Possible, certain, may_be_changed, parts_lost, possible
+from mibp_cert.ensembles.learners import Task, certifies, seeded
+from mibp_cert.ensembles.reach import Reach, check_ends, check_known, cost_of, in_part, reach
 from mibp_cert.ensembles.rows import BASES, Features, Rows, dealt, ordered
 from mibp_cert.ensembles.votes import OPEN, Index, counted, may_be_lost, winner
 from mibp_cert.errors import SoundnessError, UserError
@@ -54,6 +54,8 @@ class Votes:
     that, 0 if the class stands."""
     classes: Index
     """The class that stands for the threat, or −1."""
+    may: Possible
+    """Which votes each part may have that no wrong row reaches: rows × parts × …"""
 
 
 @dataclass(eq=False, repr=False)
@@ -97,7 +99,7 @@ class PartitionedClassifier(Ensemble):
     @property
     def certifying(self) -> bool:
         """Has the estimator certificates of its own?"""
-        return "threat" in self.estimator.get_params(deep=False)
+        return certifies(self.estimator)
 
     @property
     def reach(self) -> Reach:
@@ -164,13 +166,15 @@ class PartitionedClassifier(Ensemble):
             counts = counted(votes, classes)
             lost = may_be_lost(counts)
             found, changed = nominal, np.where(lost >= told.lost, 0, -1)
-            unsure = np.zeros_like(nominal)
+            unsure, may = np.zeros_like(nominal), possible(votes, classes)[None]
         else:
+            check_ends(told.level(0), Rows(x, nominal), self.estimator)
             levels = min(self.tried, told.changes) + 1
             may = np.stack([learner.possible(x, self.classes_, levels) for learner in self.learners_], axis=2)
             sure = certain(may[0])
             counts, unsure = counted(sure, classes), (sure == OPEN).sum(axis=1)
-            most = 0 if told.inside is None else max(told.changes, self.parts * levels)
+            # So many wrong rows leave no vote certain, however many more there may be.
+            most = 0 if told.inside is None else self.parts * levels
             found, changed = may_be_changed(may, most, told.lost)
             lost = parts_lost(may)
         stands = np.where(changed >= told.changes, found, -1)
@@ -178,7 +182,7 @@ class PartitionedClassifier(Ensemble):
             raise SoundnessError(
                 "The vote of the models contradicts a certified class: the bounds are not sound; report this."
             )
-        return Votes(nominal, counts, unsure.astype(np.intp), lost, changed, stands.astype(np.intp))
+        return Votes(nominal, counts, unsure.astype(np.intp), lost, changed, stands.astype(np.intp), may[0])
 
     def predict(self, X: Table) -> NDArray[Any]:
         """The class that stands for every dataset of the threat, or `abstain_label_`; without a threat, the vote."""

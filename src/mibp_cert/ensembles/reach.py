@@ -29,7 +29,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from mibp_cert.data.dataset import find_name
 from mibp_cert.ensembles.rows import Rows
 from mibp_cert.errors import UserError
 from mibp_cert.threats import Added, All, Arbitrary, Budget, Catalogued, LabelFlips, Missing, Nothing, Removed, Where
@@ -184,28 +186,56 @@ def in_part(threat: Catalogued | None, rows: Rows) -> Catalogued | None:
 
 
 def _with_gaps(piece: Catalogued, rows: Rows) -> Catalogued | None:
-    if not isinstance(piece, Missing) or piece.marker is not None:
+    if isinstance(piece, Where):
+        inner = _with_gaps(piece.threat, rows)
+        return None if inner is None else replace(piece, threat=inner)
+    if not isinstance(piece, Missing):
         return piece
-    gaps, given = rows.gaps(), piece.columns
-    some = gaps if given is None else [name for name in np.atleast_1d(given).tolist() if str(name) in gaps]
+    some = _unknown(piece, rows)
     return replace(piece, columns=some) if some else None
+
+
+def _unknown(piece: Missing, rows: Rows) -> list[str]:
+    """The columns in which a value is missing as this says it: NaN, or the marker."""
+    frame = pd.DataFrame(rows.x).rename(columns=str)
+    names, given = list(frame.columns), np.atleast_1d(np.asarray(piece.columns))
+    if given.dtype == bool and len(given) == len(names):
+        names = [name for name, picked in zip(names, given.tolist(), strict=True) if picked]
+    elif piece.columns is not None:
+        names = [names[find_name(name, names)] for name in given.tolist()]
+    if piece.marker is None:
+        return [name for name in names if frame[name].isna().any()]
+    # What is no marker is refused where it is bound.
+    return [name for name in names if not np.isscalar(piece.marker) or (frame[name] == piece.marker).any()]
 
 
 def check_known(threat: Catalogued | None, rows: Rows, estimator: Any) -> None:
     """Refuse what a part would have to learn from its own rows, and would learn otherwise from others: which categories a
     column has, and between which ends a missing number lies."""
-    told, ranges = (getattr(estimator, name, None) for name in ("categorical", "ranges"))
-    text = rows.text()
+    told, text = getattr(estimator, "categorical", None), rows.text()
     known = {str(name) for name in told} if isinstance(told, Mapping) else set()
     if (told is not None and not isinstance(told, Mapping)) or not text <= known:
         raise UserError(
             "A part may lack categories that others have: name them for every column of categories, "
             f"categorical={{column: [categories]}}; open are {', '.join(sorted(text - known)) or 'those of the columns named'}."
         )
+    check_ends(threat, rows, estimator)
+    for leaf in [] if threat is None else leaves(threat):
+        if isinstance(leaf, Missing):
+            _check_ends(_unknown(leaf, rows), rows, estimator)
+
+
+def check_ends(threat: Catalogued | None, rows: Rows, estimator: Any) -> None:
+    """Refuse missing numbers, also of rows that are asked about, whose ends a part would take from its own rows."""
     if threat is not None and threat.knows_missing():
-        bare = set(rows.gaps()) - text - {str(name) for name in ranges or ()} - known
-        if bare:
-            raise UserError(
-                "Between which ends a missing number lies must be known without the rows of its part: give "
-                f"ranges={{column: (low, high)}} for {', '.join(sorted(bare))}."
-            )
+        _check_ends(rows.gaps(), rows, estimator)
+
+
+def _check_ends(columns: list[str], rows: Rows, estimator: Any) -> None:
+    told = {str(name) for given in ("categorical", "ranges") for name in getattr(estimator, given, None) or ()}
+    bare = set(columns) - rows.text() - told
+    if bare:
+        raise UserError(
+            "Between which ends a missing number lies must be known without the rows of its part: give "
+            f"ranges={{column: (low, high)}} for {', '.join(sorted(bare))}."
+        )

@@ -50,11 +50,13 @@ class Rows:
         return len(self.y)
 
     def take(self, rows: Sequence[int] | Index) -> Rows:
-        """These rows, as if there were no others: with their own numbering, and labels no longer than they need to be."""
+        """These rows, as if there were no others: with their own numbering, and labels that are kept as if they were the only
+        ones."""
         some = np.asarray(rows, dtype=np.intp)
         x = self.x.iloc[some].reset_index(drop=True) if isinstance(self.x, pd.DataFrame) else self.x[some].copy()
-        # Text is as long as the longest label of these rows, however the whole table kept it.
-        return Rows(x, np.array(self.y[some].tolist(), dtype=None if self.y.dtype.kind in "USO" else self.y.dtype))
+        # Text is as long as the longest label of these rows, and numbers, which are whole ones, are of one type, whichever
+        # the whole table needed: a wrong row with the label 2 makes whole numbers of all that were true or false.
+        return Rows(x, np.array(self.y[some].tolist(), dtype=None if self.y.dtype.kind in "UO" else np.int64))
 
     def with_labels(self, place: int, label: Any) -> Rows:
         """The same rows, of which one has another label."""
@@ -158,6 +160,16 @@ def nudged(x: Features, row: int, count: int, rng: np.random.Generator) -> Featu
         if copies[name].dtype.kind == "f":
             copies[name] = copies[name] * factors[:, j]
     return copies
+
+
+def mixed(x: Features, count: int = 200) -> Features:
+    """At least so many rows (if there are any) whose cells are those of these rows, put together anew, column by column; the
+    same ones each time."""
+    rng, times = np.random.default_rng(0), -(-count // max(1, len(x)))
+    some = np.arange(len(x)).repeat(times)
+    if isinstance(x, np.ndarray):
+        return rng.permuted(x[some], axis=0)
+    return pd.DataFrame({name: x[name].to_numpy()[rng.permutation(some)] for name in x.columns}, columns=x.columns)
 
 
 def _numbers(values: NDArray[Any]) -> list[bytes]:
