@@ -20,7 +20,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.naive_bayes import BernoulliNB, GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -270,7 +270,7 @@ def test_parts_with_one_class_vote_for_it_and_parts_without_rows_for_nobody() ->
 
 @pytest.mark.parametrize("by", BASES)
 def test_a_label_of_another_kind_of_number_leaves_all_other_parts_bit_for_bit(by: str) -> None:
-    """Of `True` and `False` beside 2 the table makes whole numbers, and of small ones large ones."""
+    """Of `True` and `False` beside 2 the table makes whole numbers, of whole ones beside 7.0 floating-point ones."""
     X, y = people()
     for labels, other in ((y == "yes", 2), ((y == "yes").astype(np.uint8), -1), ((y == "yes").astype(np.int64), 7.0)):
         before, wrong = models(X, labels, by), np.array([*labels.tolist()[:-1], other])
@@ -470,6 +470,26 @@ def test_a_fit_goes_on_where_it_stopped(tmp_path: Any) -> None:
     X2[0] += 1.0
     other = clone(again).fit(X2, y)
     assert (other.votes(X) == PartitionedClassifier(forest, parts=4).fit(X2, y).votes(X)).all()
+
+
+@pytest.mark.parametrize("left", [0, 60, 200])
+def test_a_part_that_was_cut_short_is_made_again(left: int, tmp_path: Any) -> None:
+    X, y = blobs()
+    model = PartitionedClassifier(TREE, parts=4, run_dir=tmp_path, resume=True)
+    votes, file = model.fit(X, y).votes(X), tmp_path / "part-00002.pickle"
+    whole = file.read_bytes()
+    for content in (whole[:left], b"garbage\n", pickle.dumps(pickle.loads(whole)) + pickle.dumps(None)):
+        file.write_bytes(content)
+        assert (model.fit(X, y).votes(X) == votes).all()
+        assert isinstance(learners._kept(file, pickle.loads(whole)), learners.Learner)
+
+
+def test_what_cannot_be_kept_is_refused_where_it_is_to_be(tmp_path: Any) -> None:
+    X, y = blobs()
+    nameless = make_pipeline(FunctionTransformer(lambda x: x), TREE)
+    PartitionedClassifier(nameless, parts=4).fit(X, y)
+    with pytest.raises(UserError, match="leave run_dir out"):
+        PartitionedClassifier(nameless, parts=4, run_dir=tmp_path / "run").fit(X, y)
 
 
 def test_a_part_that_was_kept_is_used_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

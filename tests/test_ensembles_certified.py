@@ -260,3 +260,16 @@ def test_parts_say_nothing_of_how_they_abstain() -> None:
     said = ensemble("row", mc.LInf(2.0), parts=5).fit(X, 2 * y - 1).predict(ASKED)
     assert set(said.tolist()) <= {-2, -1, 1}
     assert -2 in said
+
+
+@pytest.mark.parametrize("kind", [bool, float, np.int8])
+def test_a_certificate_may_name_classes_that_are_numbers_of_any_kind(kind: Any) -> None:
+    X, y = blobs(30, 3)
+    one = kind(1)
+    model = mc.CertifiedLogisticRegression(C=0.5, class_weight={kind(0): 1.0, one: 2.0})
+    for threat in (mc.LInf(0.05).where(mc.label_is(one)), mc.LabelFlips(1, source=[one])):
+        by = "row" if isinstance(threat, mc.threats.Where) else "features"
+        table = ensemble(by, threat, model=model).fit(X, y.astype(kind)).certify(ASKED)
+        plain = ensemble(by, threat, model=mc.CertifiedLogisticRegression(C=0.5, class_weight={0: 1.0, 1: 2.0}))
+        assert table["class"].tolist() == plain.fit(X, y).certify(ASKED)["class"].tolist()
+        assert table["certified"].any()

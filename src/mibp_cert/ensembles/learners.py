@@ -128,7 +128,14 @@ class Task:
             [(repr(name), str(kind)) for name, kind in x.dtypes.items()] if isinstance(x, pd.DataFrame) else x.shape[1]
         )
         programs = [version(name) for name in ("mibp-cert", "scikit-learn", "numpy", "pandas")]
-        versions = (programs, joblib.hash(self.estimator), table, str(y.dtype))
+        try:
+            estimator = joblib.hash(self.estimator)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise UserError(
+                f"{type(self.estimator).__name__} cannot be written to a file, as run_dir asks for: {error}. Name its functions "
+                "in a module, or leave run_dir out."
+            ) from error
+        versions = (programs, estimator, table, str(y.dtype))
         levels = [None if level is None else level.to_json() for level in self.levels]
         return sha256(repr((versions, levels, self.stands)).encode() + b"".join(self.rows.contents())).hexdigest()
 
@@ -170,12 +177,8 @@ def fit_one(task: Task) -> Learner:
     """The learner of one part; one that is kept already is read."""
     path = None if task.folder is None else Path(task.folder) / f"part-{task.number:05d}.pickle"
     told = "" if path is None else task.fingerprint
-    if path is not None and task.resume and path.exists():
-        with path.open("rb") as stream:
-            if pickle.load(stream) == told:
-                kept = pickle.load(stream)
-                assert isinstance(kept, Learner)
-                return kept
+    if path is not None and task.resume and path.exists() and (kept := _kept(path, told)) is not None:
+        return kept
     found = _fitted(task)
     if path is not None:
         unfinished = path.with_suffix(f".{os.getpid()}")
@@ -184,6 +187,17 @@ def fit_one(task: Task) -> Learner:
             pickle.dump(found, stream)
         unfinished.replace(path)
     return found
+
+
+def _kept(path: Path, told: str) -> Learner | None:
+    """The learner in this file, if it is of what is told; a file that cannot be read, such as one that was cut short, is made
+    again."""
+    try:
+        with path.open("rb") as stream:
+            kept = pickle.load(stream) == told and pickle.load(stream)
+    except Exception:  # what is no pickle may raise anything
+        return None
+    return kept if isinstance(kept, Learner) else None
 
 
 def _fitted(task: Task) -> Learner:

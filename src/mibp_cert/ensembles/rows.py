@@ -56,7 +56,7 @@ class Rows:
         x = self.x.iloc[some].reset_index(drop=True) if isinstance(self.x, pd.DataFrame) else self.x[some].copy()
         # Text is as long as the longest label of these rows, and numbers, which are whole ones, are of one type, whichever
         # the whole table needed: a wrong row with the label 2 makes whole numbers of all that were true or false.
-        return Rows(x, np.array(self.y[some].tolist(), dtype=None if self.y.dtype.kind in "UO" else np.int64))
+        return Rows(x, np.array(self.y[some].tolist(), dtype=np.int64 if self.y.dtype.kind in "biuf" else None))
 
     def with_labels(self, place: int, label: Any) -> Rows:
         """The same rows, of which one has another label."""

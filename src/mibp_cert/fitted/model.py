@@ -144,15 +144,17 @@ class Fitted:
             counts = np.bincount(train.y, rows, minlength=len(train.classes))
             by_class = counts.sum() / (len(counts) * np.maximum(counts, 1e-300))
         elif self.class_weight is not None:
-            known = {str(name): k for k, name in enumerate(train.classes)}
+            # Of a file, names are text; otherwise 1, 1.0 and True name the same class.
+            known = {key: k for k, name in enumerate(train.classes) for key in (str(name), name)}
             for name, weight in self.class_weight.items():
-                if str(name) not in known:
+                place = known.get(name, known.get(str(name)))
+                if place is None:
                     raise UserError(
                         f"class_weight names the class {name!r}; there are {', '.join(map(repr, train.classes))}."
                     )
                 if not isinstance(weight, int | float) or not (math.isfinite(weight) and weight >= 0):
                     raise UserError(f"The weight of the class {name!r} must be a finite number ≥ 0, got {weight!r}.")
-                by_class[known[str(name)]] = weight
+                by_class[place] = weight
         return np.asarray(rows[:, None] * by_class)
 
     @property
