@@ -97,6 +97,24 @@ def test_an_attack_that_contradicts_stops_the_run(monkeypatch: pytest.MonkeyPatc
         attack.attack(model, X, y, ASKED)
 
 
+@pytest.mark.parametrize("threat", [mc.LabelFlips(2), mc.Removed(2)], ids=str)
+def test_an_attack_inside_of_parts_that_contradicts_stops_the_run(threat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = blobs(16, 5)
+    model = PartitionedClassifier(mc.CertifiedLogisticRegression(C=0.5), parts=4, by="key", threat=threat, tried=1)
+    model.fit(X, y, np.arange(16))
+    assert attack.attack(model, X, y, ASKED).tried > 0
+    honest = type(model).answers
+
+    def boastful(self: Any, asked: Any) -> Any:
+        found = honest(self, asked)
+        found.changed[:] = 16
+        return found
+
+    monkeypatch.setattr(type(model), "answers", boastful)
+    with pytest.raises(SoundnessError, match="fewer wrong rows than are certified"):
+        attack.attack(model, X, y, ASKED)
+
+
 # Predictions that change at once --------------------------------------------------------------------------------------------
 
 

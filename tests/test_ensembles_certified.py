@@ -14,7 +14,8 @@ import mibp_cert as mc
 from mibp_cert.ensembles import PartitionedClassifier, learners
 from mibp_cert.ensembles.knapsack import possible
 from mibp_cert.ensembles.reach import Reach, reach
-from mibp_cert.ensembles.rows import Rows
+from mibp_cert.ensembles.rows import Rows, dealt
+from mibp_cert.ensembles.votes import OPEN
 from mibp_cert.errors import UserError
 from test_ensembles import blobs
 
@@ -139,6 +140,25 @@ def test_classes_that_a_part_leaves_out_make_it_survive_more() -> None:
         assert (found[said >= 0] == said[said >= 0]).all()
 
 
+@pytest.mark.parametrize("threat", [mc.LabelFlips(2), mc.Removed(2)], ids=str)
+def test_parts_with_one_class_survive_what_leaves_them_one(threat: Any) -> None:
+    """Another label makes a model of such a part, and without its last row it votes for nobody: all pairs of rows are tried."""
+    X = np.tile([[-1.0], [1.0]], (5, 1)) * np.linspace(0.5, 1.5, 10)[:, None]
+    y, keys = np.array([1, 1, 1, 1, 1, 1, 0, 0, 0, 1]), np.array([3, 3, 1, 1, 5, 5, 0, 0, 0, 0])
+    asked, flips = np.linspace(-2, 2, 9)[:, None], isinstance(threat, mc.LabelFlips)
+    model = ensemble("key", threat, parts=4, model=mc.CertifiedLogisticRegression(C=9.0)).fit(X, y, keys)
+    assert sum(one.model is None for one in model.learners_) >= 2
+    table = model.certify(asked)
+    survived = table["wrong_rows"].to_numpy()
+    for k in (1, 2):
+        for rows in combinations(range(10), k):
+            kept = np.setdiff1d(np.arange(10), () if flips else rows)
+            labels = np.where(np.isin(np.arange(10), rows) & flips, 1 - y, y)[kept]
+            real = ensemble("key", parts=4, model=LogisticRegression(C=9.0, tol=1e-9)).fit(X[kept], labels, keys[kept])
+            assert (real.predict(asked) == table["vote"])[survived >= k].all()
+    assert (survived >= 0).any()
+
+
 # What is asked of a part, and what it must know beforehand -------------------------------------------------------------------
 
 
@@ -253,6 +273,19 @@ def test_missing_values_that_are_asked_about_need_ends_that_all_parts_know() -> 
 def test_more_wrong_rows_than_there_are_change_everything() -> None:
     X, y = blobs(16, 5)
     assert (ensemble("features", mc.LabelFlips(10**12)).fit(X, y).predict(ASKED) == -1).all()
+
+
+def test_a_part_abstains_also_where_its_word_for_that_is_a_class_of_others() -> None:
+    """A part without the class −1 says −1 where nothing stands: that is an open vote, and none for −1."""
+    assert learners.numbered(np.array([-1, 0]), np.array([-1, 0, 1]), -1).tolist() == [OPEN, 1]
+    X, y = blobs(40, 3)
+    one, _ = dealt(Rows(X, y), 2, "row", 0)
+    model = ensemble("row", mc.LInf(0.2), parts=2).fit(X, np.where((y == 0) & np.isin(np.arange(40), one), -1, y))
+    lacking = model.learners_[1]
+    assert lacking.model.classes_.tolist() == [0, 1]
+    may = lacking.possible(ASKED, model.classes_, 1)[0]
+    assert not may[:, 0].any()
+    assert may[:, 1:3].all(axis=1).any()
 
 
 def test_parts_say_nothing_of_how_they_abstain() -> None:

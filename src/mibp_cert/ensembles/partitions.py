@@ -211,7 +211,7 @@ class PartitionedClassifier(Ensemble):
             "next_votes": ordered[:, -2],
             "open_votes": found.open,
             "lost_parts": found.lost,
-            **{name: np.where(found.lost < 0, -1, found.lost // cost) for name, cost in self.costs.items()},
+            **{name: found.lost // cost for name, cost in self.costs.items()},  # −1 stays −1
         }
         if self.reach_.inside is not None:
             table["wrong_rows"] = found.changed
