@@ -61,16 +61,22 @@ mc.certify_training(*asked, training, engine, run_dir=folder, resume=True, **how
 `os.replace`, where that is asked for. Every program that is solved after the first step is a dot."""
 
 
-def answer(*words: str | Path) -> tuple[int, str]:
+def spoken(*words: str | Path) -> tuple[int, str]:
     """Exit status of a command of this process, and what it says."""
     out, before, keys = io.StringIO(), sys.argv, signal.getsignal(signal.SIGINT)
     sys.argv = ["mibp-cert", *map(str, words)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            return ended(app), " ".join(out.getvalue().split())
+            return ended(app), out.getvalue()
     finally:
         sys.argv = before
         signal.signal(signal.SIGINT, keys)
+
+
+def answer(*words: str | Path) -> tuple[int, str]:
+    """Exit status of a command of this process, and what it says in one line."""
+    status, said = spoken(*words)
+    return status, " ".join(said.split())
 
 
 def put(kind: str, place: Path, outside: Path) -> None:

@@ -23,6 +23,10 @@ class UserError(MibpCertError, ValueError):
     """The request cannot be carried out as it stands; the message is one sentence that says why and what to do."""
 
 
+class Misfit(UserError):
+    """What a file holds is not what this version writes."""
+
+
 class SolverUnavailable(UserError):
     """The chosen solver is not installed, or its licence does not admit the program."""
 
@@ -57,4 +61,4 @@ def fitting(what: str) -> Iterator[None]:
         raise
     except MISFITS as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{what} is not what this version writes ({said[:200]}); make the run again.") from None
+        raise Misfit(f"{what} is not what this version writes ({said[:200]}); make the run again.") from None

@@ -65,7 +65,18 @@ def column_of(plain: Mapping[str, Any]) -> Column:
     values["categories"] = None if plain["categories"] is None else tuple(plain["categories"])
     values["low"] = -np.inf if plain["low"] is None else plain["low"]
     values["high"] = np.inf if plain["high"] is None else plain["high"]
-    return Column(**values)
+    found = Column(**values)
+    whole, texts = (found.start, found.stop), (*(found.categories or ()), found.fill)
+    if not isinstance(found.name, str) or any(type(place) is not int for place in whole) or not all(map(_simple, texts)):
+        raise TypeError(f"{plain!r} is no column")
+    if not (all(map(math.isfinite, (found.shift, found.scale))) and found.scale > 0 and found.low <= found.high):
+        raise ValueError(f"the column {found.name!r} has a scale or a range that there is not")
+    return found
+
+
+def _simple(value: Any) -> bool:
+    """What a cell or a label may be."""
+    return value is None or isinstance(value, str | int | float)
 
 
 def dataset_of(name: str, arrays: Mapping[str, Any], plain: Mapping[str, Any]) -> Dataset:
@@ -74,6 +85,8 @@ def dataset_of(name: str, arrays: Mapping[str, Any], plain: Mapping[str, Any]) -
         if array is not None:
             array.setflags(write=False)
     columns, classes = tuple(map(column_of, plain["columns"])), tuple(plain["classes"])
+    if not all(map(_simple, classes)):
+        raise TypeError("classes are texts or numbers")
     _check_arrays(found, columns, classes)
     return Dataset(
         arrays[f"{name}_x"],

@@ -286,7 +286,7 @@ class Request:
             for name in ("train", "validation", "test")
             if f"{name}_x" in arrays
         }
-        origin = _origin_of(plain["data"].get("origin"))
+        origin = _origin_of(plain["data"].get("origin"), parts["train"])
         layers, shape = tuple(map(layer_of, plain["layers"])), plain["shape"]
         network = Network(layers, tuple(shape) if isinstance(shape, list) else shape)
         solver: dict[str, Any] = {
@@ -313,9 +313,17 @@ class Request:
         )
 
 
-def _origin_of(plain: Mapping[str, Any] | None) -> Origin | None:
+def _origin_of(plain: Mapping[str, Any] | None, train: Dataset) -> Origin | None:
     """The table that data come from, as it was written; runs of before have none."""
-    return None if plain is None else Origin(plain["target"], tuple(plain["order"]), plain["left_out"])
+    if plain is None:
+        return None
+    found = Origin(plain["target"], tuple(plain["order"]), plain["left_out"])
+    known = {found.target, *found.left_out, *(column.name for column in train.columns)}
+    if not all(isinstance(text, str) for text in (*found.order, *known, *found.left_out.values())):
+        raise TypeError("names of columns are texts")
+    if set(found.order) != known:
+        raise ValueError("the table has other columns than its rows")
+    return found
 
 
 def check_threat(threat: object) -> None:

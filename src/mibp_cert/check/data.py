@@ -32,6 +32,9 @@ def split_of(plain: Mapping[str, Any], path: Path | None = None, test_path: Path
         raise UserError("This certificate does not say how its file is read as this version knows it.")
     given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in reading.items()}
     how = Reading(**given)
-    table = read_file(path, how, spoken=tuple(map(str, plain.get("spoken") or ())))
+    spoken = plain.get("spoken") or []
+    if not isinstance(spoken, list) or not all(isinstance(name, str) for name in spoken):
+        raise UserError(f"Columns that were spoken of are a list of names; the certificate says {spoken!r}.")
+    table = read_file(path, how, spoken=spoken)
     test = None if test_path is None else read_file(test_path, how, table).frame
     return split_table(table.frame, how, seed, path.stem, test, table.origin)

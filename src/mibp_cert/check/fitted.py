@@ -317,8 +317,8 @@ def check(certificate: Certificate, split: Split, hear: Callable[[str], None] = 
         exact = {name: problem.unit.exact(array) for name, array in arrays.items() if array.dtype == np.float64}
         ranges, c = _ranges(exact, problem), exact["c"]
         ends = _given(exact, "range", problem, problem.ends)
-        if any(arrays[name].dtype != np.int64 for name in ("claim_rows", "claim_signs")):
-            raise ValueError("claims of rows that are no whole numbers")
+        if any(arrays[name].dtype != np.int64 for name in ("claim_rows", "claim_signs")) or exact["claim_ends"].ndim != 1:
+            raise ValueError("claims that are no list of rows, signs and ends")
         claims = list(
             zip(arrays["claim_rows"].tolist(), arrays["claim_signs"].tolist(), exact["claim_ends"], strict=True)
         )

@@ -123,7 +123,7 @@ def _ensemble(config: Asked, train: Dataset, x: pd.DataFrame, threat: Any, run_d
 
     section = config["ensemble"]
     kind, _, count = section["kind"].partition(":")
-    if kind not in KINDS or not (count or "50").isdigit():
+    if kind not in KINDS or not (count or "50").isdecimal():
         raise UserError(
             f"--ensemble takes {' or '.join(KINDS)} with their number, such as partitions:50; got {section['kind']!r}."
         )

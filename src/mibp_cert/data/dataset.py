@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
@@ -272,7 +272,7 @@ class Dataset:
             raise UserError("These data have real targets, not labels; this is for classes only.")
         place = {name: i for i, name in enumerate(self.classes)}
         names = np.array(labels, dtype=object).ravel().tolist()  # text and numbers side by side stay what they are
-        unknown = sorted({str(name) for name in names if name not in place})
+        unknown = sorted({str(name) for name in names if not isinstance(name, Hashable) or name not in place})
         if unknown:
             raise UserError(
                 f"The labels {', '.join(unknown)} are not among the classes {', '.join(map(str, self.classes))}."
@@ -358,7 +358,7 @@ def find_name(name: Any, names: Sequence[str]) -> int:
     if isinstance(name, str | int | np.integer) and not isinstance(name, bool):
         if str(name) in names:
             return names.index(str(name))  # a table's own label comes first, also where it is a number
-        if str(name).isdigit() and int(name) < len(names):
+        if str(name).isdecimal() and int(name) < len(names):
             return int(name)  # a column's number, which is text where it is a key of a file
     raise UserError(f"There is no column {name!r}; there are {listed(names, str(name))}.")
 

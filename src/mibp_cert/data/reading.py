@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -26,6 +27,15 @@ LEAST_ROWS = 10
 INDEX = re.compile(r"Unnamed: ?\d+(?:[._]\d+)*")
 """What pandas calls columns without a name."""
 UNLABELLED = ("refuse", "drop")
+TEXTS = "tuple[str, ...]"
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "text"),
+    "bool": ((bool,), "true or false"),
+    "int": ((Integral,), "a whole number"),
+    "float": ((Real,), "a number"),
+    TEXTS: ((tuple, list), "a list of texts"),
+}
+"""What fields may hold, by how they are declared."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,8 @@ class Reading:
     """Use so many rows only, drawn at random."""
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            self._check_kind(f.name, str(f.type))
         if self.unlabelled not in UNLABELLED:
             raise UserError(f"--unlabelled takes {' or '.join(UNLABELLED)}, got {self.unlabelled!r}.")
         if self.decimal not in (".", ","):
@@ -71,14 +83,21 @@ class Reading:
             raise UserError(f"--sample takes a number of rows, at least {LEAST_ROWS}; got {self.sample}.")
         if self.separator is not None:
             checked_separator(self.separator)
-        for key in ("drop", "keep", "categorical", "missing"):
-            if not all(isinstance(name, str) for name in getattr(self, key)):
-                raise UserError(f"{key} takes a list of texts, got {list(getattr(self, key))}.")
         if self.target in self.drop:
             raise UserError(f"--drop {self.target} names the target itself; name another column, or another target.")
         for name in self.drop:
             if name in (*self.keep, *self.categorical):
                 raise UserError(f"The column '{name}' is to be left out and to be kept; say one of the two.")
+
+    def _check_kind(self, name: str, declared: str) -> None:
+        """Refuse what a file may say that no flag can."""
+        value, (kind, _, may_be_none) = getattr(self, name), declared.partition(" | ")
+        kinds, words = KINDS[kind]
+        fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        if declared == TEXTS:
+            fits = fits and all(isinstance(text, str) for text in value)
+        if not fits and not (may_be_none and value is None):
+            raise UserError(f"{name} takes {words}, got {value!r}.")
 
 
 @dataclass(frozen=True)

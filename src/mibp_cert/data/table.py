@@ -98,11 +98,10 @@ def _numeric(name: str, values: pd.Series[Any], given: tuple[float, float] | Non
         raise UserError(f"The range of the column '{name}' must have finite ends, got ({low:g}, {high:g}).")
     if not low <= least <= most <= high:
         raise UserError(f"The column '{name}' has values outside its range [{low:g}, {high:g}]; correct one of them.")
-    shift, scale = 0.0, 1.0
-    if scaling == "standard":
+    with np.errstate(over="ignore"):  # what overflows is refused, however it is scaled: learners square it
         shift, scale = float(known.mean()), float(known.std())
-    elif scaling == "range":
-        shift, scale = low, high - low
+    if np.isfinite(scale) and scaling != "standard":
+        shift, scale = (low, high - low) if scaling == "range" else (0.0, 1.0)
     scale = checked_scale(f"values of the column '{name}'", shift, scale, max(abs(low), abs(high)))
     return Column(name, start, start + 1, None, shift, scale, low, high, float(np.clip(known.mean(), low, high)))
 

@@ -25,7 +25,7 @@ from mibp_cert.certify.tables import attack_rows
 from mibp_cert.check.steps import prove_steps
 from mibp_cert.data import Split
 from mibp_cert.engines import Inputs
-from mibp_cert.errors import MISFITS, MibpCertError, SoundnessError, UnsupportedOperation, UserError
+from mibp_cert.errors import MISFITS, MibpCertError, Misfit, SoundnessError, UnsupportedOperation, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.store.again import Again, take_again
 from mibp_cert.store.archive import differing, load_run, stored_request
@@ -66,6 +66,8 @@ def verify(
     found = [Check("hashes", True, words, "unbroken", whose + forger)]
     try:
         request = stored_request(path, threat)
+    except Misfit as error:
+        return [*found, Check("request", False, str(error))]
     except UserError as error:  # what was written is whole, but cannot be read here: a layer or rules of the user's own
         return [*found, Check("request", None, str(error))]
     try:

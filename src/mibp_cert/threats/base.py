@@ -354,8 +354,10 @@ def picked_columns(clean: Dataset, names: Any) -> list[int]:
     """Numbers of columns: one or several, by name or number, or as a mask."""
     if isinstance(names, str | int | np.integer):
         return [clean.column(names)]
-    array = np.asarray(names)
-    if array.dtype == bool:
+    array = np.asarray(names, dtype=object)
+    if array.ndim != 1:
+        raise UserError(f"Columns are named by one name or number, several in a list, or a mask; got {names!r}.")
+    if array.size and all(isinstance(name, bool | np.bool_) for name in array):
         if array.shape != (len(clean.columns),):
             raise UserError(f"The mask for columns has shape {array.shape} but there are {len(clean.columns)} columns.")
         return [int(j) for j in np.flatnonzero(array)]

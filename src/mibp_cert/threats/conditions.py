@@ -5,6 +5,7 @@ A condition is data (it pickles, and goes to JSON and back), and can be asked wh
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from functools import partialmethod
@@ -32,6 +33,14 @@ class Condition:
     """A condition on rows, as the data handed in describe them; `plain` says it as it stands in files."""
 
     plain: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        values = self.plain.get("label", [self.plain["value"]] if "value" in self.plain else [])
+        for value in values:
+            if not isinstance(value, str | np.bool_) and not _finite(value):
+                raise UserError(f"A condition compares with a text or a finite number, not {value!r}.")
+        if not isinstance(self.plain.get("column", ""), str | int | np.integer):
+            raise UserError(f"A condition names a column by its name or number, not by {self.plain['column']!r}.")
 
     @staticmethod
     def of(value: Condition | ArrayLike) -> Condition:
@@ -96,6 +105,13 @@ class Condition:
         )
 
 
+def _finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except (TypeError, OverflowError):  # no number, or none that a float can hold
+        return False
+
+
 def _compared(data: Dataset, name: str | int, sign: str, value: Any) -> Rows:
     """A column against a value, in the column's own units; nothing holds where the value is missing."""
     place, test = data.column(name), _SIGNS[sign]
@@ -155,7 +171,10 @@ def condition_from_json(plain: Any) -> Condition:
 
 def row_mask(value: ArrayLike, size: int) -> Rows:
     """A mask from a mask or from row numbers."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise UserError(f"rows must be a mask or a list of whole numbers, got {value!r}.") from None
     if array.dtype == bool:
         if array.shape != (size,):
             raise UserError(f"The mask for rows has shape {array.shape} but the data have {size} rows.")

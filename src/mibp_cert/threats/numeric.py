@@ -242,14 +242,14 @@ class Exchanged(Catalogued):
 
 
 def _check_amount(what: str, value: Any) -> None:
-    """Refuse amounts below 0 and infinite ones, of whatever columns."""
-    if isinstance(value, bool):
-        raise UserError(f"{what} must be a number or one per column, got {value!r}.")
+    """Refuse amounts below 0 and infinite ones, of whatever columns, and texts that look like numbers."""
     if isinstance(value, Mapping | pd.Series):
         value = list(value.values()) if isinstance(value, Mapping) else value.to_numpy()
     try:
+        if any(isinstance(entry, str | bool | np.bool_) for entry in np.asarray(value, dtype=object).ravel()):
+            raise TypeError("a text, or a truth value")
         array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UserError(f"{what} must be a number or one per column, got {value!r}.") from None
     if not np.all(np.isfinite(array) & (array >= 0)):
         raise UserError(f"{what} must be finite and ≥ 0, got {value}.")

@@ -6,7 +6,7 @@ Rows that may be anything are for ensembles, whose votes do not ask what a lost 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from mibp_cert.sets.blocks import Array
 from mibp_cert.threats.base import ANY_ROW, Budget, Catalogued, amount, count, names, plain
 from mibp_cert.threats.conditions import Rows
 
+MOST = 100_000
+"""Each lost row is one more row with symbols of its own: with more, a run would take days."""
 TARGET = "target"
 """What the targets of a regression are called in a domain, if they have no name."""
 
@@ -78,6 +80,8 @@ class Added(_Moving):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.at_most > MOST:
+            raise UserError(f"At most {MOST} lost rows can be said of, got {self.at_most}; leave Added out, or say fewer.")
         if self.domain is not None and not isinstance(self.domain, Mapping):
             raise UserError(
                 f"A domain names columns with their ranges, such as {{'age': (18, 99)}}; got {self.domain!r}."
@@ -104,6 +108,8 @@ class Added(_Moving):
                 parts += _boxes("x", x, column.start, ends)
             else:
                 some = given.get(j, column.categories)
+                if isinstance(some, str) or not isinstance(some, Iterable):
+                    raise UserError(f"The domain of the column '{column.name}' is a list of categories, got {some!r}.")
                 parts += _options("x", x, column.start, [column.number(name) for name in some], column.name)
         y = np.zeros((k, clean.one_hot.shape[1]))
         if clean.targets is None:
@@ -168,7 +174,7 @@ def _ends(column: Column, given: Any, seen: Array) -> Array:
         return ends if np.isfinite(ends).all() else np.array([seen.min(), seen.max()])
     try:
         ends = column.to_feature(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         ends = np.zeros(0)
     if ends.shape != (2,) or not np.isfinite(ends).all() or ends[0] > ends[1]:
         raise UserError(

@@ -1,0 +1,479 @@
+"""What is accepted, by kind, and how a case of each kind is made of it and judged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+import fuzz_mutate as mutate
+from cases import ROWS as COMING
+from cases import THREATS, survey
+from forged_runs import Folder
+from fuzz import ENDS, Fault, command, limited, sensible, strict
+from fuzz_mutate import Cells, Rng, often, some
+from mibp_cert import AttackSettings, Fitted, Network, Split, Training, certify_fit, certify_training, load_run
+from mibp_cert.check.file import read_certificate, write_certificate
+from mibp_cert.cli import app
+from mibp_cert.config import SECTIONS
+from mibp_cert.errors import Diverged, MibpCertError
+from mibp_cert.store.npz import digest, opened, pack, sealed
+from mibp_cert.threats import threat_from_json
+
+QUICK = {"members": 6, "points": 3, "parameters": 3, "rounds": 1}
+"""An attack that takes some milliseconds."""
+CONFIG = "quick.toml"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file that is accepted, and the flags with which it is."""
+
+    cells: Cells
+    flags: tuple[str, ...]
+    separator: str = ","
+
+    @property
+    def content(self) -> str:
+        return text(self.cells, self.separator)
+
+
+def text(cells: Cells, separator: str) -> str:
+    def quoted(cell: str) -> str:
+        return '"' + cell.replace('"', '""') + '"' if separator in cell or "\n" in cell else cell
+
+    return "".join(separator.join(map(quoted, row)) + "\n" for row in cells)
+
+
+def _table(seed: int, rows: int = 28, classes: tuple[str, ...] = ("yes", "no"), gaps: int = 0) -> Cells:
+    """Ages, incomes, moods, and what may be said of a row by them."""
+    rng = np.random.default_rng(seed)
+    found = [["age", "income", "mood", "ill"]]
+    for k in range(rows):
+        age, income, mood = int(rng.integers(20, 80)), round(float(rng.uniform(1, 9)), 2), some(rng, ("good", "fair", "bad"))
+        score = (age - 50) / 15 + (mood == "bad") + float(rng.normal()) / 2
+        label = classes[min(len(classes) - 1, int(np.digitize(score, np.linspace(0, 1, len(classes))[:-1])))]
+        found.append(["" if k < gaps else str(age), str(income), "" if gaps and k == gaps else mood, label])
+    return found
+
+
+def _priced(cells: Cells) -> Cells:
+    return [[*cells[0][:-1], "price"], *([*row[:-1], f"{float(row[1]) * 3 + k % 5:.1f}"] for k, row in enumerate(cells[1:]))]
+
+
+def _commas(cells: Cells) -> Cells:
+    return [cells[0], *([row[0], row[1].replace(".", ","), *row[2:]] for row in cells[1:])]
+
+
+ILL, FIT = ("--target", "ill"), ("--C", "0.1")
+TABLES: dict[str, Table] = {
+    "noise": Table(_table(0), (*ILL, *FIT, "--eps", "age=1,income=5%")),
+    "missing": Table(_table(1, gaps=3), (*ILL, *FIT, "--missing", "all", "--eps", "age=1")),
+    "commas": Table(_commas(_table(2)), (*ILL, *FIT, "--decimal", ",", "--eps", "5%", "--flips", "1"), ";"),
+    "numbers": Table(_priced(_table(3)), ("--target", "price", *FIT, "--target-eps", "0.5", "--eps", "1%")),
+    "three": Table(_table(4, classes=("a", "b", "c")), (*ILL, *FIT, "--eps", "income=0.1"), "\t"),
+    "auto": Table(_table(5), (*ILL, "--eps", "age=1")),
+    "categories": Table(_table(6), (*ILL, *FIT, "--any-category", "mood", "--rows", "1"), "|"),
+    "rows": Table(_table(7, rows=16), (*ILL, *FIT, "--removed", "1", "--added", "1", "--added-range", "age=18:90,mood=good:bad")),
+    "weights": Table(_table(8), (*ILL, *FIT, "--eps", "income=0.1", "--class-weight", "yes=2,no=1", "--model", "squared-hinge")),
+    "features": Table(_table(9), (*ILL, *FIT, "--eps", "0.1", "--features", "3")),
+    "huber": Table(_priced(_table(10)), ("--target", "price", *FIT, "--target-eps", "0.5", "--model", "huber")),
+    "network": Table(_table(11), (*ILL, "--eps", "age=1", "--model", "network", "--epochs", "2")),
+    "steps": Table(
+        _table(12), (*ILL, "--eps", "age=1", "--epochs", "2", "--hidden", "2", "--engine", "interval", "--test-eps", "0.01")
+    ),
+    "lines": Table(_priced(_table(13)), ("--target", "price", "--eps", "1%", "--model", "network", "--epochs", "2")),
+    "crown": Table(
+        _table(14, gaps=2), (*ILL, "--missing", "all", "--epochs", "1", "--engine", "crown", "--loss", "hinge", "--flips", "1")
+    ),
+    "votes": Table(_table(15), (*ILL, "--ensemble", "partitions:4", "--learner", "tree", "--flips", "1")),
+}
+PROVEN = ("noise", "missing", "commas", "numbers", "categories", "weights")
+"""Tables of which there are certificates."""
+KEPT = ("noise", "network", "steps", "lines", "crown")
+"""Tables of which there are run directories."""
+LATER: dict[str, tuple[tuple[str, ...], ...]] = {
+    "certify": ((), (), ("--margin", "0.1", "--collective"), ("--protected", "mood"), ("--rising", "age"), ("--parts",)),
+    "blame": ((), ("--point", "1"), ("--top", "2")),
+    "tolerance": (("--precision", "0.5"), ("--precision", "0.5", "--vary", "flips", "--most", "2")),
+    "compare": ((), ("--eps-values", "0.1,0.2")),
+}
+"""Commands with flags of theirs."""
+
+
+class World:
+    """Folders with what is accepted, made when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = [f"{name} = {value}" for name, value in QUICK.items()]
+        (folder / CONFIG).write_text("\n".join(["[attack]", *lines, ""]))
+        for name, table in TABLES.items():
+            (folder / f"{name}.csv").write_text(table.content, encoding="utf-8")
+
+    def file(self, name: str) -> Path:
+        return self.folder / f"{name}.csv"
+
+    @property
+    def quick(self) -> tuple[str, ...]:
+        return "--config", str(self.folder / CONFIG)
+
+    @cached_property
+    def runs(self) -> dict[str, Path]:
+        found = {}
+        for name in KEPT:
+            found[name] = self.folder / f"run-{name}"
+            done, said = command("certify", self.file(name), *TABLES[name].flags, *self.quick, "-q", "--run", found[name])
+            assert done == 0, said
+        return found
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        return {name: load_run(path).to_json() for name, path in self.runs.items()}
+
+    @cached_property
+    def proofs(self) -> dict[str, tuple[Path, Any, Any]]:
+        """Certificates, with models that were really fitted, and test rows as these see them."""
+        found = {}
+        for name in PROVEN:
+            path, kept = self.folder / f"{name}.cert", self.folder / f"proof-{name}"
+            more = ("-q", "--run", kept, "--certificate", path)
+            done, said = command("certify", self.file(name), *TABLES[name].flags, *self.quick, *more)
+            assert done == 0, said
+            run = load_run(kept)
+            assert run.attack is not None
+            found[name] = path, run.attack.theta, np.hstack([run.data.tested.x, np.ones((len(run.data.tested), 1))])
+        return found
+
+
+def _told(path: Path, rows: int | None = None) -> None:
+    """The JSON that a command wrote, if it wrote one, holds together."""
+    if path.exists():
+        sensible(strict(path.read_text(encoding="utf-8")), rows)
+
+
+# The six kinds --------------------------------------------------------------------------------------------------------------
+
+
+def table(world: World, rng: Rng, folder: Path) -> str:
+    """A table of which cells, rows, columns or bytes are others; what is certified of it is checked, verified or shown."""
+    name = some(rng, list(TABLES))
+    given, more = TABLES[name], list[str]()
+    cells = mutate.repeated(mutate.cells, rng, given.cells)
+    content = text(cells, given.separator).encode()
+    if often(rng, 0.25):
+        content = mutate.repeated(mutate.octets, rng, given.content.encode())
+    file, flags = folder / "table.csv", given.flags
+    file.write_bytes(content)
+    if often(rng, 0.1):  # the rows to be tested are the others
+        flags = (*flags, "--test-file", str(file))
+        source = world.file(name)
+    else:
+        source = file
+    then = some(rng, ("", "", "", "", "check", "verify", "report"))
+    if then == "check" and name in PROVEN:
+        more = ["--certificate", "table.cert"]
+    elif then == "verify" and name in KEPT:
+        more = ["--run", "run"]
+    elif then == "report" and "--ensemble" not in flags:
+        more = ["--report", "page.html"]
+    status, said = command("certify", source, *flags, *world.quick, "--json", "out.json", *more)
+    if status == 0:
+        _told(folder / "out.json", max(content.count(b"\n"), content.count(b"\r")) + 30)
+        tests = ["--test-file", file] if source != file else []
+        if Path("table.cert").exists() and command("check", "table.cert", "--data", source, *tests)[0] != 0:
+            raise Fault(f"an honest certificate is refused: {said}")
+        if Path("run").exists() and command("verify", "run", "--points", "1", "--parameters", "1")[0] not in (0, 4):
+            raise Fault(f"an honest run is called wrong: {said}")
+    return ENDS[status]
+
+
+TOML: tuple[dict[str, dict[str, Any]], ...] = (
+    {"data": {"target": "ill"}, "threat": {"eps": "age=1"}, "model": {"kind": "logistic", "C": 0.1}},
+    {"data": {"target": "ill", "test": 0.3}, "threat": {"eps": {"age": 1.0}, "flips": 1}, "model": {"C": 0.1}},
+    {
+        "data": {"target": "ill", "categorical": ["mood"], "drop": ["income"], "scaling": "range"},
+        "threat": {"kind": "all", "threats": [{"kind": "linf", "eps": 0.1}, {"kind": "label-flips", "at_most": 1}]},
+        "model": {"C": 0.1, "fit_intercept": True, "class_weight": {"yes": 2.0, "no": 1.0}},
+    },
+    {
+        "data": {"target": "ill"},
+        "threat": {"any_category": ["mood"], "rows": 1, "removed": 1, "added": 1, "added_range": {"age": [20, 80]}},
+        "model": {"C": 0.1},
+        "questions": {"margin": 0.1, "protected": ["mood"]},
+    },
+    {
+        "data": {"target": "ill"},
+        "threat": {"eps": 0.1},
+        "test_threat": {"eps": 0.01},
+        "model": {"kind": "network"},
+        "network": {"hidden": [2], "activation": "tanh"},
+        "training": {"epochs": 2, "batch_size": 10, "momentum": 0.5, "loss": "cross-entropy", "schedule": "constant"},
+        "select": {"rule": "last"},
+        "run": {"engine": "interval"},
+    },
+    {
+        "data": {"target": "income", "regression": True, "na": ["?"]},
+        "threat": {"target_eps": 0.5, "eps": "income=1%,age=1"},
+        "training": {"epochs": 1, "learning_rate": 0.05},
+        "relational": {"symbols": 50},
+        "run": {"engine": "relational"},
+    },
+    {"data": {"target": "ill"}, "threat": {"flips": 1}, "ensemble": {"kind": "partitions:3", "learner": "tree", "by": "content"}},
+)
+"""Configurations that are accepted."""
+LITERALS = ("nan", "-inf", "1e999", "0x10", "1979-05-27", "07:32:00", "''", "[]", "{}", "[[1], ['a']]", "'''a\nb'''", '"\\u001b"')
+
+
+def toml(world: World, rng: Rng, folder: Path) -> str:
+    """A configuration of which keys, values or bytes are others."""
+    config: dict[str, Any] = {"attack": QUICK, **some(rng, TOML)}
+    if often(rng, 0.3):
+        section = some(rng, [name for name in SECTIONS if SECTIONS[name]])
+        key = some(rng, list(SECTIONS[section]))
+        config = {**config, section: {**config.get(section, {}), key: SECTIONS[section][key][1]}}
+    if often(rng, 0.8):
+        config = mutate.repeated(mutate.plain, rng, config)
+    config = _local(config)
+    written = "".join(_section(name, values, rng) for name, values in config.items()).encode("utf-8", "replace")
+    if often(rng, 0.15):
+        written = mutate.octets(rng, written)
+    Path("c.toml").write_bytes(written)
+    status, _ = command("certify", world.file("noise"), "--config", "c.toml", "--json", "out.json")
+    if status == 0:
+        _told(folder / "out.json", 30)
+    return ENDS[status]
+
+
+def _local(config: Any) -> Any:
+    """Nothing is sent to other machines, and no file is read but ours."""
+    if isinstance(config, dict) and isinstance(solver := config.get("solver"), dict):
+        solver.pop("parallel", None)
+        solver.pop("jobs", None)
+    return config
+
+
+def _section(name: str, values: Any, rng: Rng) -> str:
+    if not isinstance(values, dict):
+        return f"{_key(name)} = {_literal(values, rng)}\n"
+    return f"[{_key(name)}]\n" + "".join(f"{_key(key)} = {_literal(value, rng)}\n" for key, value in values.items())
+
+
+def _key(name: str) -> str:
+    return json.dumps(str(name))
+
+
+def _literal(value: Any, rng: Rng) -> str:
+    """As TOML writes it; seldom something else."""
+    if value is None or often(rng, 0.01):
+        return some(rng, LITERALS)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_literal(part, rng)}" for key, part in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_literal(part, rng) for part in value) + "]"
+    return json.dumps(value).replace("Infinity", "inf").replace("NaN", "nan")
+
+
+def flags(world: World, rng: Rng, folder: Path) -> str:
+    """A command of which flags and values are others."""
+    name = some(rng, list(TABLES))
+    verb = some(rng, ("certify", "certify", *LATER))
+    words = [str(world.file(name)), *TABLES[name].flags, *some(rng, LATER[verb])]
+    known = _known(verb)
+    words = mutate.repeated(lambda rng, words: mutate.words(rng, words, known), rng, words)
+    told = ["--json", "out.json"] if "--json" in known else []
+    status, _ = command(verb, *_within(words), *world.quick, *told)
+    if status == 0 and verb == "certify":
+        _told(folder / "out.json", 30)
+    return ENDS[status]
+
+
+FILES = ("--json", "--report", "--run", "--bounds", "--witness", "--certificate", "--csv", "--config", "--parallel", "--jobs")
+"""Flags that write, start processes, or call other machines."""
+
+
+def _within(words: list[str]) -> list[str]:
+    """Nothing is written outside, also if a word became the value of such a flag."""
+    return [word for word in words if not word.startswith(FILES)]
+
+
+_KNOWN: dict[str, dict[str, list[str]]] = {}
+
+
+def _known(verb: str) -> dict[str, list[str]]:
+    """Flags of a command, with words of their help as values; some of these are the names that the flag takes."""
+    if verb not in _KNOWN:
+        every: dict[str, list[str]] = {}
+        for option in typer.main.get_command(app).commands[verb].params:  # type: ignore[attr-defined]
+            for flag in (*option.opts, *option.secondary_opts):
+                if flag.startswith("--") and not flag.startswith((*FILES, "--help")):
+                    help_ = getattr(option, "help", None) or ""
+                    names = [word.strip("().,;:") for word in help_.replace(",", " ").split()]
+                    every[flag] = [] if getattr(option, "is_flag", False) else [*names, *mutate.NUMBERS]
+        for given in TABLES.values():
+            for flag, value in zip(given.flags[::2], given.flags[1::2], strict=True):
+                every.get(flag, []).extend([value] * 3)
+        _KNOWN[verb] = every
+    return _KNOWN[verb]
+
+
+def threat(world: World, rng: Rng, folder: Path) -> str:
+    """A threat of which entries are others, in its typed form; a model is fitted or trained under it."""
+    every = {**THREATS, **COMING}
+    chosen = every[some(rng, list(every))].to_json()
+    while often(rng, 0.3):
+        other = every[some(rng, list(every))].to_json()
+        chosen = some(rng, ({"kind": "all", "threats": [chosen, other]}, {"kind": "budget", "threat": chosen, "rows": 1}))
+    given = mutate.repeated(mutate.plain, rng, json.loads(json.dumps(chosen)))
+    data = survey(12, missing=often(rng, 0.2))
+    split, how = Split("survey", data, test=survey(5, 1, missing=False, like=data)), AttackSettings(**QUICK)
+    try:
+        with limited():
+            made = threat_from_json(given)
+            if threat_from_json(json.loads(json.dumps(made.to_json(), allow_nan=False))).to_json() != made.to_json():
+                raise Fault(f"{given} is read back as another threat than {made.to_json()}")
+            if often(rng, 0.7):
+                run = certify_fit(split, made, Fitted(C=0.1), attack_settings=how)
+            else:
+                engine = some(rng, ("interval", "relational", "crown"))
+                training = Training(epochs=1, loss="cross-entropy", learning_rate=0.1)
+                run = certify_training(Network.mlp([data.features, 2]), split, made, training, engine, attack_settings=how)
+            said = " ".join([made.words(), str(run.to_json())])
+    except Diverged:
+        return "no bounds"
+    except MibpCertError as error:
+        if "not sound" in str(error) or "\n" in str(error):
+            raise Fault(f"{given}: {error}") from error
+        return "refused"
+    except Exception as error:
+        raise Fault(f"{given}") from error
+    sensible(json.loads(json.dumps(run.to_json(), allow_nan=False)), len(split.tested))
+    return "accepted" if said else "refused"
+
+
+def run(world: World, rng: Rng, folder: Path) -> str:
+    """A run directory of which bytes, files, values or arrays are others; seals and hashes of the latter are mended."""
+    name = some(rng, list(world.runs))
+    shutil.copytree(world.runs[name], folder / "run")
+    how = int(rng.integers(10))
+    if how <= 3:
+        _files(rng, folder / "run")
+    elif how <= 4:
+        _configuration(rng, folder / "run")
+    else:
+        _forged(rng, folder / "run")
+    verb = some(rng, ("verify", "verify", "verify", "resume", "report", "blame"))
+    more: dict[str, tuple[Any, ...]] = {
+        "verify": ("--points", "1", "--parameters", "1", "--data", world.file(name)),
+        "resume": ("-q",),
+        "report": ("page.html",),
+        "blame": (),
+    }
+    status, said = command(verb, "run", *more[verb])
+    if status == 0 and verb == "verify":
+        found = load_run(folder / "run").to_json()
+        sensible(found)
+        if found["test"] != world.results[name]["test"]:
+            raise Fault(f"an altered result is called right: {said}")
+    return ENDS[status]
+
+
+def _files(rng: Rng, path: Path) -> None:
+    files = sorted(place for place in path.rglob("*") if place.is_file())
+    one, other = some(rng, files), some(rng, files)
+    how = int(rng.integers(6))
+    if how == 0:
+        one.unlink()
+    elif how == 1:
+        one.write_bytes(other.read_bytes())
+    elif how == 2:
+        shutil.copy(one, one.with_name(f"{some(rng, ('000009', '1', 'x'))}{one.suffix}"))
+    else:
+        one.write_bytes(mutate.octets(rng, one.read_bytes()))
+
+
+def _configuration(rng: Rng, path: Path) -> None:
+    plain = opened(path / "config.json")
+    plain["configuration"] = _local(mutate.repeated(mutate.plain, rng, plain["configuration"]))
+    _sealed(path / "config.json", plain)
+
+
+def _sealed(path: Path, plain: Any) -> None:
+    try:
+        path.write_bytes(sealed(plain))
+    except ValueError:  # no JSON holds this
+        return
+
+
+def _forged(rng: Rng, path: Path) -> None:
+    found = Folder.read(path)
+    how = int(rng.integers(7))
+    if how <= 2:
+        found.run = mutate.repeated(mutate.plain, rng, found.run)
+    elif how == 3 and found.records:
+        at = int(rng.integers(len(found.records)))
+        changed = mutate.plain(rng, found.records[at])
+        found.records[at] = changed if isinstance(changed, dict) else {}
+    elif how == 4:
+        found.result = mutate.repeated(mutate.plain, rng, found.result)
+    else:
+        arrays = some(rng, [found.data, found.answers, *found.sets.values()])
+        key = some(rng, list(arrays))
+        if often(rng, 0.1):
+            del arrays[key]
+        else:
+            arrays[key] = mutate.array(rng, arrays[key])
+    try:
+        found.write(mended=False)
+    except ValueError:  # no JSON holds this
+        return
+    if (path / "config.json").exists():
+        _sealed(path / "config.json", {**opened(path / "config.json"), "run": digest((path / "run.json").read_bytes())})
+
+
+def certificate(world: World, rng: Rng, folder: Path) -> str:
+    """A certificate of which bytes, values or arrays are others; claims that are proven hold for models really fitted."""
+    name = some(rng, list(world.proofs))
+    path, theta, x = world.proofs[name]
+    honest, target, how = read_certificate(path), folder / "one.cert", int(rng.integers(10))
+    if how == 0:
+        target.write_bytes(mutate.repeated(mutate.octets, rng, path.read_bytes()))
+    else:
+        entries, arrays = honest.plain, dict(honest.arrays)
+        if how <= 4:
+            entries = mutate.repeated(mutate.plain, rng, dict(entries))
+        else:
+            key = some(rng, list(arrays))
+            arrays[key] = mutate.array(rng, arrays[key])
+        try:
+            write_certificate(target, entries, arrays)
+        except ValueError:  # no JSON holds this
+            return "refused"
+    status, said = command("check", target, "--data", world.file(name))
+    if status == 0:
+        found = read_certificate(target)
+        rows, signs, ends = (found.arrays[f"claim_{part}"] for part in ("rows", "signs", "ends"))
+        if len(rows) and not (0 <= rows.min() and rows.max() < len(x)):
+            raise Fault(f"claims about rows that are not there: {said}")
+        same = all(found.plain.get(key) == honest.plain[key] for key in ("data", "threat", "model", "test_threat"))
+        if same and (signs[:, None] * (x[rows.astype(int)] @ theta.T) < ends[:, None] - 1e-9).any():
+            raise Fault(f"a claim that a fitted model contradicts is called proven: {said}")
+    return ENDS[status]
+
+
+KINDS: dict[str, Callable[[World, Rng, Path], str]] = {
+    "csv": table,
+    "toml": toml,
+    "flags": flags,
+    "threats": threat,
+    "runs": run,
+    "certificates": certificate,
+}
