@@ -1,7 +1,7 @@
 """The fuzzer of the tests, for as many cases as there is time for: how cases of each kind ended, and every fault.
 
-    python benchmarks/fuzz.py --cases 10000 --seed 1
-    python benchmarks/fuzz.py --only csv:17 --folder runs/fuzz
+python benchmarks/fuzz.py --cases 10000 --seed 1
+python benchmarks/fuzz.py --only csv:17 --folder runs/fuzz
 """
 
 from __future__ import annotations

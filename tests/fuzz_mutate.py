@@ -16,14 +16,47 @@ WORDS = (
     *("", " ", "0", "-0", "1", "2", "3", "-1", "0.5", "1.5", "-0.25", "1e-320", "1e300", "-1e300", "1e999", "9" * 30),
     *("nan", "inf", "-inf", "NaN", "Infinity", "1_000", "0x10", "1,5", "1.234,5", "5%", "٣", "½", "1e", "--", "-"),
     *("NA", "?", "null", "None", "true", "yes", "all", "auto", "none", "age", "mood", "mood,age", "age=1", "age=,=1"),
-    *("a=b=c", "bad", "good", "é", "名", "\x1b[31m", "\x07", "\x85", "\u202e", "\u2028", '"', "'", "a\nb", "\t", "x" * 300),
+    *(
+        "a=b=c",
+        "bad",
+        "good",
+        "é",
+        "名",
+        "\x1b[31m",
+        "\x07",
+        "\x85",
+        "\u202e",
+        "\u2028",
+        '"',
+        "'",
+        "a\nb",
+        "\t",
+        "x" * 300,
+    ),
     *("{}", "[]", "%s", "$HOME", "=1+1", "2020-01-02", "12:30", "\ufeff", "\x7f"),
 )
 """Texts that are something in one place, and nonsense in another."""
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 2, 3, -1, 7, 10**6, 2**63, 10**400, -(10**30)),
     *(0.0, -0.0, 0.5, 1.5, -0.5, 1e-320, 1e-12, 1e12, 1e300, -1e300, math.nan, math.inf, -math.inf),
-    *("", "x", "age", "mood", "all", "1", "nan", "\x1b[31m", "\u202e", [], {}, [[]], [1], ["age"], {"age": 1}, {"kind": "linf"}),
+    *(
+        "",
+        "x",
+        "age",
+        "mood",
+        "all",
+        "1",
+        "nan",
+        "\x1b[31m",
+        "\u202e",
+        [],
+        {},
+        [[]],
+        [1],
+        ["age"],
+        {"age": 1},
+        {"kind": "linf"},
+    ),
     *({"age": -1.0}, {"": 0}, [0, 1], [1, 0], [None], ["mood", "age"], {"a": {"a": {}}}),
 )
 """Plain values; some are of the right kind wherever they are put."""
@@ -213,7 +246,9 @@ def array(rng: Rng, values: Any) -> Any:
         if values.dtype.kind == "f":
             values[at] = some(rng, (0.0, -values[at], 2 * values[at], values[at] + 1e-9, 1e300, np.nan, np.inf, 1e-320))
         else:
-            values[at] = some(rng, (0, 1, 3)) if values.dtype.kind == "b" else some(rng, (0, -1, 1, 2**40, values[at] + 1))
+            values[at] = (
+                some(rng, (0, 1, 3)) if values.dtype.kind == "b" else some(rng, (0, -1, 1, 2**40, values[at] + 1))
+            )
     elif how == 4:
         values = values[:-1] if values.ndim else values[None]
     elif how == 5:
@@ -221,10 +256,17 @@ def array(rng: Rng, values: Any) -> Any:
     elif how == 6:
         values = some(rng, (values.ravel(), values[None], values.T, values.reshape(-1, 1)))
     elif how == 7:
-        values = values.astype(some(rng, ("<f8", "<i8", "U8", "?", "<f4", ">f8"))) if values.dtype.kind in "iub" else values
+        values = (
+            values.astype(some(rng, ("<f8", "<i8", "U8", "?", "<f4", ">f8"))) if values.dtype.kind in "iub" else values
+        )
     else:
-        values = some(rng, (0 * values, np.zeros(0), np.zeros((0, 3)), values[::-1] if values.ndim else values)) \
-            if values.dtype.kind in "fiu" else values[:0] if values.ndim else values
+        values = (
+            some(rng, (0 * values, np.zeros(0), np.zeros((0, 3)), values[::-1] if values.ndim else values))
+            if values.dtype.kind in "fiu"
+            else values[:0]
+            if values.ndim
+            else values
+        )
     return values
 
 

@@ -146,7 +146,7 @@ def test_infinite_values_are_refused(value: float) -> None:
 
 def test_numbers_too_large_to_scale_are_refused_and_rounding_is_no_deviation() -> None:
     X, y = numbers()
-    with pytest.raises(UserError, match="too large to be scaled"), np.errstate(over="ignore"):
+    with pytest.raises(UserError, match="too large"):
         CertifiedRegressor(hidden=()).fit(X, 1e200 * np.arange(1.0, 61.0))
     model = linear(threat=mc.LInf(0.001)).fit(X.assign(c=0.1), y)
     assert model.recipe_.columns[2].scale == 1.0

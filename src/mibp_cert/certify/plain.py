@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.data import Column, Dataset
+from mibp_cert.data.dataset import LARGEST
 from mibp_cert.engines.rounding import Array
 from mibp_cert.errors import UserError
 from mibp_cert.fitted import FROZEN, Fitted, FrozenLayers, RandomFeatures
@@ -67,7 +68,11 @@ def column_of(plain: Mapping[str, Any]) -> Column:
     values["high"] = np.inf if plain["high"] is None else plain["high"]
     found = Column(**values)
     whole, texts = (found.start, found.stop), (*(found.categories or ()), found.fill)
-    if not isinstance(found.name, str) or any(type(place) is not int for place in whole) or not all(map(_simple, texts)):
+    if (
+        not isinstance(found.name, str)
+        or any(type(place) is not int for place in whole)
+        or not all(map(_simple, texts))
+    ):
         raise TypeError(f"{plain!r} is no column")
     if not (all(map(math.isfinite, (found.shift, found.scale))) and found.scale > 0 and found.low <= found.high):
         raise ValueError(f"the column {found.name!r} has a scale or a range that there is not")
@@ -109,7 +114,11 @@ def _check_arrays(found: Mapping[str, Any], columns: tuple[Column, ...], classes
         if array is None or (key == "y" and not classes):
             continue
         kinds, shape = {"y": "i", "missing": "b", "index": "iuU"}.get(key, "f"), shapes.get(key, (n,))
-        if array.dtype.kind not in kinds or array.shape != shape or (kinds == "f" and not np.isfinite(array).all()):
+        if (
+            array.dtype.kind not in kinds
+            or array.shape != shape
+            or (kinds == "f" and not (np.abs(array) <= LARGEST).all())
+        ):
             raise ValueError(f"{key} is no array of this shape and kind")
     if classes and len(found["y"]) and not (found["y"].min() >= 0 and found["y"].max() < len(classes)):
         raise ValueError("a label is none of the classes")

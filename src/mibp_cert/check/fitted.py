@@ -317,14 +317,16 @@ def check(certificate: Certificate, split: Split, hear: Callable[[str], None] = 
         exact = {name: problem.unit.exact(array) for name, array in arrays.items() if array.dtype == np.float64}
         ranges, c = _ranges(exact, problem), exact["c"]
         ends = _given(exact, "range", problem, problem.ends)
-        if any(arrays[name].dtype != np.int64 for name in ("claim_rows", "claim_signs")) or exact["claim_ends"].ndim != 1:
-            raise ValueError("claims that are no list of rows, signs and ends")
+        if any(arrays[name].dtype != np.int64 for name in ("claim_rows", "claim_signs")):
+            raise ValueError("claims of rows that are no whole numbers")
         claims = list(
             zip(arrays["claim_rows"].tolist(), arrays["claim_signs"].tolist(), exact["claim_ends"], strict=True)
         )
         last = _given(exact, "claim", problem, len(claims))
-        if c.shape != problem.alpha.shape or any(
-            sign not in (-1, 1) or not 0 <= i < len(tests.w) for i, sign, _ in claims
+        if (
+            c.shape != problem.alpha.shape
+            or exact["claim_ends"].ndim != 1
+            or any(sign not in (-1, 1) or not 0 <= i < len(tests.w) for i, sign, _ in claims)
         ):
             raise ValueError("claims")
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from mibp_cert.data.table import Recipe
 
 
+LARGEST = 1e153
+"""Sums of squares of larger numbers overflow."""
+
+
 class Task(Enum):
     """What is to be predicted."""
 
@@ -335,6 +339,8 @@ def _table(values: ArrayLike, what: str) -> NDArray[np.float64]:
             f"The {what} hold {len(bad)} value(s) that are NaN or infinite, the first in row {row}, "
             f"column {column}; fill them in or drop those rows."
         )
+    if np.abs(table).max() > LARGEST:
+        raise UserError(f"The {what} are too large, beyond {LARGEST:g}: their squares are no numbers; use other units.")
     return table
 
 

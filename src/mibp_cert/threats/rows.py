@@ -81,7 +81,9 @@ class Added(_Moving):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.at_most > MOST:
-            raise UserError(f"At most {MOST} lost rows can be said of, got {self.at_most}; leave Added out, or say fewer.")
+            raise UserError(
+                f"At most {MOST} lost rows can be said of, got {self.at_most}; leave Added out, or say fewer."
+            )
         if self.domain is not None and not isinstance(self.domain, Mapping):
             raise UserError(
                 f"A domain names columns with their ranges, such as {{'age': (18, 99)}}; got {self.domain!r}."
