@@ -16,7 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from fuzz import Outcome, attempt
-from fuzz_kinds import KINDS, World
+from fuzz_accepted import World
+from fuzz_kinds import KINDS
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Small changes of what is accepted: of cells, values, keys, words and bytes. Most mutants are still accepted, or refused late."""
+"""Small changes of what is accepted: of cells, values, keys, words and bytes. Most are accepted still, or refused late."""
 
 from __future__ import annotations
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from fuzz import Fault, attempt, command, sensible, strict
-from fuzz_kinds import KINDS, TABLES, TOML, World, written
-from fuzz_kinds import QUICK as ATTACK
+from fuzz import attempt
+from fuzz_accepted import QUICK as ATTACK
+from fuzz_accepted import TABLES, TOML, World
+from fuzz_judge import Fault, command, sensible, strict
+from fuzz_kinds import KINDS, written
 from fuzz_mutate import Rng
 
 QUICK, SLOW, LONG = 100, 500, 10_000
@@ -127,7 +129,7 @@ def test_a_hang_is_noticed(world: World, tmp_path: Path, monkeypatch: pytest.Mon
             pass
 
     monkeypatch.setattr("mibp_cert.job.job_of", endless)
-    monkeypatch.setattr("fuzz.SECONDS", 0.2)
+    monkeypatch.setattr("fuzz_judge.SECONDS", 0.2)
     assert "no end" in (attempt(world, "csv", 0, tmp_path / "case").fault or "")
 
 

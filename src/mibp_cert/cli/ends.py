@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import shlex
 import signal
 import sys
@@ -22,6 +23,8 @@ USER_MISTAKE, UNSOUND, BUG, INTERRUPTED = 2, 3, 70, 130
 contradiction to report); an error of ours; Ctrl-C."""
 TRACEBACK = "MIBP_CERT_TRACEBACK"
 """Environment variable that shows where an error of ours happened."""
+ENDS_OF_LINES = re.compile(r"[\r\n]+")
+"""A name of a column may hold some; a sentence is one line."""
 NO_MEMORY = ("failed to map segment", "cannot allocate memory", "Unable to allocate")
 """What a library that cannot be loaded says of too little memory."""
 
@@ -120,7 +123,7 @@ def _said(sentence: str, status: int) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError, ValueError, SystemExit):
         Terminal(stderr=True).print(
-            f"mibp-cert: {sentence}", style="red", soft_wrap=True, highlight=False, markup=False
+            f"mibp-cert: {ENDS_OF_LINES.sub(' ', sentence)}", style="red", soft_wrap=True, highlight=False, markup=False
         )
     return status
 
