@@ -17,6 +17,7 @@ from cases import survey
 from fits import table
 from forged_runs import Folder
 from mibp_cert import certificate_of, certify_fit, check_certificate
+from mibp_cert.certify.forecast import Forecast
 from mibp_cert.check.data import split_of
 from mibp_cert.check.file import read_certificate, write_certificate
 from mibp_cert.cli.ends import USER_MISTAKE
@@ -102,9 +103,9 @@ def test_how_a_file_is_read_is_said_in_the_right_kinds(field: str, value: Any, w
 
 def test_what_a_certificate_says_of_spoken_columns_is_a_list_of_names(tmp_path: Path) -> None:
     reading = {f: getattr(Reading("y"), f) for f in Reading.__dataclass_fields__}
-    for spoken in (True, 1.5, "y", [3]):
+    for said in (True, 1.5, "y", [3]):
         with pytest.raises(UserError, match="a list of names"):
-            split_of({"source": "a.csv", "seed": 0, "reading": reading, "spoken": spoken}, tmp_path / "a.csv")
+            split_of({"source": "a.csv", "seed": 0, "reading": reading, "spoken": said}, tmp_path / "a.csv")
 
 
 def test_ends_of_claims_are_a_list(tmp_path: Path) -> None:
@@ -178,3 +179,17 @@ def test_a_number_of_parts_that_is_no_decimal_is_refused(tmp_path: Path) -> None
     status, said = answer("certify", "two-moons", "--ensemble", "partitions:²", "--flips", "1")
     assert status == USER_MISTAKE
     assert "partitions" in said
+
+
+@pytest.mark.parametrize("words", [["tolerance"], ["blame"], ["compare"], ["compare", "--eps-values", "0.01,0.02"]])
+def test_what_takes_long_is_said_beforehand(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mibp_cert.job.Job.forecast", lambda job: Forecast(100.0, 10))
+    for study in ("tolerance.tolerance", "blame.blame", "compare.compare"):
+        monkeypatch.setattr(f"mibp_cert.studies.{study}", _ended)
+    monkeypatch.setattr("mibp_cert.job.Job.run", _ended)
+    said = answer(*words, "two-moons", "--hidden", "none", "--engine", "relational")[1]
+    assert "will take about 1 min 40 s" in said, said
+
+
+def _ended(*_: Any, **__: Any) -> Any:
+    raise UserError("That is enough.")

@@ -258,15 +258,15 @@ def stored_config(folder: Path) -> Any:
     return read_config(folder)
 
 
-def tell_forecast(job: Job, console: Terminal) -> None:
-    """What the work will take, where that is more than a few seconds or a gigabyte."""
+def tell_forecast(job: Job, console: Terminal, what: str = "This") -> None:
+    """What the work (or each run of it) will take, where that is more than a few seconds or a gigabyte."""
     from mibp_cert.certify.forecast import free_memory, gib
     from mibp_cert.report.progress import duration
 
     told = job.forecast()
     if told.notable:
         console.print(
-            f"This will take about {duration(told.seconds)} and {gib(told.bytes)} of memory ({gib(free_memory())} are free).",
+            f"{what} will take about {duration(told.seconds)} and {gib(told.bytes)} of memory ({gib(free_memory())} are free).",
             highlight=False,
         )
 

@@ -19,6 +19,7 @@ from mibp_cert.cli.commands import (
     new_console,
     settled,
     stored_config,
+    tell_forecast,
     write_json,
     write_report,
 )
@@ -77,6 +78,7 @@ def tolerance(
     if start is None:
         start = 0.01 if vary == "amount" and section.get("eps") == 1.0 else 1.0
     job = job_of(config)
+    tell_forecast(job, console, "Each run")
     (engine,), threat = job.engines, job.threat.to_json()
     whole = job.threat
     family = study.Family(vary, None if vary == "flips" and threat["kind"] == "nothing" else job.threat)
@@ -166,6 +168,7 @@ def blame(
         run, effective, choice = load_run(source), stored_config(Path(source)), None
     else:
         job = job_of(config)
+        tell_forecast(job, console)
         (engine,) = job.engines
         check_points(point or [], len(job.data.tested))
         with advised(config, job):
@@ -209,6 +212,7 @@ def compare(
 
     check_writable(csv_path)
     console, job = new_console(quiet), job_of(config)
+    tell_forecast(job, console, "This" if values is None else "Each amount")
     threats, section = {job.threat.words(): job.threat}, config["threat"]
     if values is not None:
         if "kind" in section:
