@@ -156,6 +156,40 @@ def test_requests_of_a_run_that_fit_no_rows_are_wrong_and_not_only_unknown(tmp_p
         whole.write(mended=False)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epochs": (1, 2)}, "number of epochs"),
+        ({"epochs": float("inf")}, "number of epochs"),
+        ({"epochs": float("nan")}, "number of epochs"),
+        ({"epochs": "3"}, "number of epochs"),
+        ({"epochs": 10**12}, "more than 1000000 steps"),
+        ({"epochs": 10**400}, "more than 1000000 steps"),
+        ({"seed": "x"}, "The seed must be"),
+        ({"seed": float("inf")}, "The seed must be"),
+        ({"batch_size": float("nan")}, "batch size must be"),
+        ({"batch_size": "x"}, "batch size must be"),
+        ({"batch_size": (3,)}, "batch size must be"),
+        ({"batch_size": 10**400}, "batch size must be"),
+    ],
+)
+def test_numbers_of_a_training_are_whole_and_not_endless(changes: dict[str, Any], words: str) -> None:
+    network, data, threat, training, engine = request(mc.LInf(0.02))
+    with pytest.raises(UserError, match=words):
+        mc.certify_training(network, data, threat, replace(training, **changes), engine)
+
+
+@pytest.mark.parametrize("end", [np.inf, np.nan])
+def test_a_stored_set_with_an_end_that_is_no_number_is_refused(end: float, tmp_path: Path) -> None:
+    mc.certify_training(*request(mc.LInf(0.02), "interval", epochs=1), attacked=False, run_dir=tmp_path)
+    folder = Folder.read(tmp_path)
+    folder.sets[1]["upper"][0] = end
+    folder.write(mended=False)
+    (found,) = mc.verify(tmp_path)
+    assert found.holds is False
+    assert "NaN or infinite ends" in found.words
+
+
 @pytest.mark.parametrize("scaling", ["standard", "range", "none"])
 def test_numbers_whose_squares_overflow_are_refused(scaling: str) -> None:
     frame = pd.DataFrame({"a": 1e200 * np.arange(12.0), "y": np.arange(12) % 2})

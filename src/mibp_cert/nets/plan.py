@@ -143,6 +143,13 @@ def _factors(schedule: str, epochs: int) -> list[float]:
 
 Rows = NDArray[np.intp]
 BATCH_MODES = ("shuffle", "subsample")
+MOST_STEPS = 1_000_000
+"""Bounds grow with every step; long before, they come to nothing."""
+
+
+def is_whole(value: object) -> bool:
+    """Is it a whole number, however it is written?"""
+    return isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer())
 
 
 @dataclass(frozen=True)
@@ -166,6 +173,14 @@ class Training:
     weight_decay: float = 0.0
     clip: float | None = None
     schedule: str | tuple[float, ...] = "constant"
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.epochs) or self.epochs < 1:
+            raise UserError(f"The number of epochs must be a whole number ≥ 1, got {self.epochs!r}.")
+        if self.batch_size is not None and not is_whole(self.batch_size):
+            raise UserError(f"The batch size must be a whole number of rows, got {self.batch_size!r}.")
+        if not is_whole(self.seed) or self.seed < 0:
+            raise UserError(f"The seed must be a whole number ≥ 0, got {self.seed!r}.")
 
     @property
     def optimiser(self) -> SGD:
@@ -272,11 +287,15 @@ def batch_plan(n: int, batch_size: int, epochs: int, seed: int, mode: str = "shu
     """
     if mode not in BATCH_MODES:
         raise UserError(f"There is no batch mode called {mode!r}; choose one of {', '.join(BATCH_MODES)}.")
-    if batch_size != int(batch_size) or not 1 <= batch_size <= n:
+    if not is_whole(batch_size) or not 1 <= batch_size <= n:
         raise UserError(f"The batch size must be between 1 and the {n} training rows, got {batch_size}.")
-    if epochs != int(epochs) or epochs < 1:
+    if not is_whole(epochs) or epochs < 1:
         raise UserError(f"The number of epochs must be a whole number ≥ 1, got {epochs}.")
-    if seed != int(seed) or seed < 0:
+    if epochs * (steps := steps_per_epoch(n, int(batch_size))) > MOST_STEPS:
+        raise UserError(
+            f"{epochs} epochs of {steps} step(s) are more than {MOST_STEPS} steps, which no bounds survive."
+        )
+    if not is_whole(seed) or seed < 0:
         raise UserError(f"The seed must be a whole number ≥ 0, got {seed}.")
     rng = np.random.default_rng([int(seed), 1])
     plan: list[Rows] = []

@@ -304,7 +304,10 @@ def read_step(path: Path, number: int) -> dict[str, Array]:
     said = opened(place.with_suffix(".json")).get("arrays")
     if not exists(place):
         raise UserError(f"The set after step {number} is not in {path} (any more).")
-    return arrays_in(place, said, f"{place} was cut short or altered; {again}.")
+    found = arrays_in(place, said, f"{place} was cut short or altered; {again}.")
+    if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in found.values()):
+        raise UserError(f"The set in {place} has NaN or infinite ends, and no set that is written has; {again}.")
+    return found
 
 
 def _short(value: Any) -> str:

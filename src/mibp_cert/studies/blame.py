@@ -77,7 +77,7 @@ class Blame:
             return "Every point is certified: there is nothing to re-check."
         if self.before is None or self.after is None:
             return "What re-checking rows would change was not verified."
-        more = int(self.after - self.before)
+        more = 0 if self.widths else int(self.after - self.before)
         few = {0: "no further prediction becomes certain", 1: "one more prediction becomes certain"}
         what = few.get(max(more, 0), f"{more} more predictions become certain")
         listed = ", ".join(str(row) for row in self.fixed)
