@@ -39,15 +39,15 @@ MOVES = 5
 
 
 @dataclass(frozen=True, eq=False)
-class PartAttack:
+class Attacked:
     """What wrong rows reach: for every test row, the least number of them that changed its vote, by kind and by all kinds;
     and for 0, 1, … wrong rows in one dataset, how many votes changed at once."""
 
     least: Index
     by_kind: dict[str, Index]
     at_once: Index
-    tried: int
-    """So many parts were fitted again."""
+    words: str
+    """What was done, in a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def attack(
     tries: int = 4,
     seed: int = 0,
     hear: Hear | None = None,
-) -> PartAttack:
+) -> Attacked:
     """Attack the votes of a fitted ensemble about the rows `asked`; `X`, `y` are what it was fitted to. `tries`: wrong rows
     of each kind in each part."""
     rng = np.random.default_rng([seed, 5])
@@ -89,7 +89,11 @@ def attack(
     by_kind = {kind: _least(votes, found.nominal, [t for t in tried if t.kind == kind], len(classes)) for kind in KINDS}
     least = _least(votes, found.nominal, tried, len(classes))
     _check(model, found, least, by_kind)
-    return PartAttack(least, by_kind, _at_once(votes, found.nominal, tried, len(classes)), len(tasks))
+    said = (
+        f"The attack fitted {len(tasks)} parts again, each with one wrong row (removed, flipped or planted); no certified vote "
+        "changed."
+    )
+    return Attacked(least, by_kind, _at_once(votes, found.nominal, tried, len(classes)), said)
 
 
 def _wrong(

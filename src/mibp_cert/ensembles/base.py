@@ -8,7 +8,8 @@ beforehand is what a table is: its columns, of which kind each is, and how label
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,15 +20,29 @@ from sklearn.utils import column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
+from mibp_cert.certify.tables import ABSTAIN_WORD, abstaining, named
 from mibp_cert.data.dataset import check_different
 from mibp_cert.ensembles.learners import Hear, Learner, Task, fit_all, folder_for, seeded
 from mibp_cert.ensembles.rows import Features, Rows, typed
 from mibp_cert.ensembles.votes import Index
 from mibp_cert.errors import UserError
+from mibp_cert.threats import Threat
 
 Table = pd.DataFrame | ArrayLike
 EXACT = 2.0**53
 """Below this every whole number is a floating-point number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the learners vote for, and what that certifies."""
+
+    nominal: Index
+    """The class that the models as they are vote for."""
+    counts: Index
+    """Votes that are certain, by class (rows × classes)."""
+    classes: Index
+    """The class that stands for the threat, or −1."""
 
 
 class Ensemble(ClassifierMixin, BaseEstimator):
@@ -35,6 +50,8 @@ class Ensemble(ClassifierMixin, BaseEstimator):
     ensemble."""
 
     estimator: Any
+    threat: Threat | None
+    abstain_label: Any
     random_state: int
     n_jobs: int | None
     parallel: str
@@ -42,6 +59,11 @@ class Ensemble(ClassifierMixin, BaseEstimator):
     resume: bool
     classes_: NDArray[Any]
     learners_: list[Learner]
+    rows_: list[Index]
+    """The rows of each learner, by their numbers."""
+    abstain_label_: Any
+    kind: ClassVar[str]
+    """What such an ensemble is called on the command line."""
     share: ClassVar[str] = "part"
     """What a share of the rows is called."""
 
@@ -61,6 +83,33 @@ class Ensemble(ClassifierMixin, BaseEstimator):
         """What a learner is asked for beside its vote."""
         return task
 
+    def answers(self, X: Table) -> Answers:
+        """The votes about these rows, and what they certify."""
+        raise NotImplementedError
+
+    def radii(self, found: Any) -> dict[str, Index]:
+        """How many wrong rows of each kind an answer survives; −1: not even none. These are answers of this ensemble."""
+        raise NotImplementedError
+
+    def _columns(self, found: Any) -> Mapping[str, Any]:
+        """What there is to say of each of its answers besides."""
+        raise NotImplementedError
+
+    @property
+    def words(self) -> list[str]:
+        """What the fitted ensemble is, in sentences."""
+        raise NotImplementedError
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it is, as plain data."""
+        raise NotImplementedError
+
+    @property
+    def asked_rows(self) -> int:
+        """How many wrong rows the threat speaks of, as rows that are altered in any way."""
+        raise NotImplementedError
+
     # Fitting ------------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Table, y: ArrayLike, keys: ArrayLike | None = None, *, hear: Hear | None = None) -> Self:
@@ -72,11 +121,22 @@ class Ensemble(ClassifierMixin, BaseEstimator):
         given = None if keys is None else column_or_1d(np.array(keys, dtype=object) if isinstance(keys, list) else keys)
         if given is not None:
             check_consistent_length(rows.y, given)
+        self.abstain_label_ = abstaining(self.classes_, self.abstain_label)
         shares = self._shares(rows, given)
         folder = folder_for(self.run_dir, resume=self.resume)
         some = next((i for i, share in enumerate(shares) if len(np.unique(share.y)) > 1), -1)
         tasks = [
-            self._task(Task(i, seeded(self.estimator, self.random_state, i), share, folder, self.resume, i == some))
+            self._task(
+                Task(
+                    i,
+                    seeded(self.estimator, self.random_state, i),
+                    share,
+                    folder,
+                    self.resume,
+                    i == some,
+                    called=self.share,
+                )
+            )
             for i, share in enumerate(shares)
         ]
         self.learners_ = fit_all(tasks, self.parallel, self.jobs, hear)
@@ -144,6 +204,40 @@ class Ensemble(ClassifierMixin, BaseEstimator):
             return typed(X)
         finite: bool | str = "allow-nan" if get_tags(self.estimator).input_tags.allow_nan else True
         return np.asarray(validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite))
+
+    # Answers ------------------------------------------------------------------------------------------------------------
+
+    def predict(self, X: Table) -> NDArray[Any]:
+        """The class that stands for every dataset of the threat, or `abstain_label_`."""
+        return named(self.classes_, self.answers(X).classes, self.abstain_label_)
+
+    def predict_nominal(self, X: Table) -> NDArray[Any]:
+        """The vote of the models fitted to the rows as handed in; no promise."""
+        return np.asarray(self.classes_[self.answers(X).nominal])
+
+    def certify(self, X: Table, y: ArrayLike | None = None) -> pd.DataFrame:
+        """A table with one line per row, index kept: the class that stands (or the word "abstain"), the vote, how many votes
+        are for it and for the next one, and how many wrong rows it survives, by kind; −1: not even none. With `y`, also the
+        true label and whether a class that stands is correct."""
+        index = X.index if isinstance(X, pd.DataFrame) else pd.RangeIndex(len(np.asarray(X)))
+        found = self.answers(X)
+        names = np.array([*self.classes_.tolist(), ABSTAIN_WORD], dtype=object)
+        ordered = np.sort(found.counts, axis=1)
+        table = {
+            "class": names[found.classes],
+            "certified": found.classes >= 0,
+            "vote": names[found.nominal],
+            "votes": ordered[:, -1],
+            "next_votes": ordered[:, -2],
+            **self._columns(found),
+        }
+        answer = pd.DataFrame(table, index=index)
+        if y is not None:
+            labels = column_or_1d(y)
+            check_consistent_length(answer, labels)
+            answer.insert(1, "label", labels)
+            answer.insert(2, "correct", (found.classes >= 0) & (names[found.classes] == labels))
+        return answer
 
     # Votes --------------------------------------------------------------------------------------------------------------
 

@@ -12,10 +12,12 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.utils import column_or_1d
 
-from mibp_cert.ensembles.attack import NEVER, PartAttack
-from mibp_cert.ensembles.base import Table
+from mibp_cert.ensembles.attack import NEVER, Attacked
+from mibp_cert.ensembles.base import Answers, Ensemble, Table
 from mibp_cert.ensembles.collective import most_changed
 from mibp_cert.ensembles.partitions import PartitionedClassifier, Votes
+from mibp_cert.ensembles.votes import Index
+from mibp_cert.errors import UserError
 from mibp_cert.threats import in_words
 
 RADII = (0, 1, 2, 5, 10, 20)
@@ -27,11 +29,13 @@ SECONDS = 10.0
 class Findings:
     """What an ensemble's votes about test rows are worth."""
 
-    model: PartitionedClassifier
-    answers: Votes
+    model: Ensemble
+    answers: Answers
+    survived: dict[str, Index]
+    """How many wrong rows of each kind the answers survive."""
     right: Any
     """Whether the vote is the label, for each row."""
-    attacked: PartAttack | None
+    attacked: Attacked | None
     baseline: float
     """The accuracy of always naming the most frequent class."""
     rows: pd.DataFrame
@@ -44,10 +48,10 @@ class Findings:
     @classmethod
     def of(
         cls,
-        model: PartitionedClassifier,
+        model: Ensemble,
         X: Table,
         y: ArrayLike,
-        attacked: PartAttack | None = None,
+        attacked: Attacked | None = None,
         *,
         most_frequent: Any = None,
         radii: Sequence[int] = RADII,
@@ -55,29 +59,28 @@ class Findings:
     ) -> Findings:
         """About these rows with their labels; `most_frequent`: the class with the most training rows."""
         answers, labels = model.answers(X), column_or_1d(y)
+        if collective and not isinstance(model, PartitionedClassifier):
+            raise UserError("How many predictions change at once is counted for parts: leave --collective out.")
         table = model.certify(X, labels)
         if attacked is not None:
             table["attacked_with"] = np.where(attacked.least == NEVER, -1, attacked.least)
-        cost = model.costs["altered_rows"]
-        many = tuple(most_changed(answers.may, cost * r, SECONDS) for r in radii) if collective else ()
+        many: tuple[int, ...] = ()
+        if isinstance(model, PartitionedClassifier) and isinstance(answers, Votes) and collective:
+            many = tuple(most_changed(answers.may, model.costs["altered"] * r, SECONDS) for r in radii)
         right = model.classes_[answers.nominal] == labels
         base = float((labels == most_frequent).mean())
-        return cls(model, answers, right, attacked, base, table, tuple(radii), many)
+        return cls(model, answers, model.radii(answers), right, attacked, base, table, tuple(radii), many)
 
     @property
     def by_radius(self) -> pd.DataFrame:
-        """Accuracy by the number of wrong rows: certified for rows altered in any way and for rows that come or go (where they
-        can), for rows wrong inside of parts where these survive some, and what is left under the attack."""
-        found, right = self.answers, self.right
+        """Accuracy by the number of wrong rows: certified for each kind of them, and what is left under the attack."""
         table: dict[str, list[Any]] = {
-            name.removesuffix("_rows"): [float((right & (found.lost >= cost * r)).mean()) for r in self.radii]
-            for name, cost in self.model.costs.items()
+            name: [float((self.right & (radius >= r)).mean()) for r in self.radii]
+            for name, radius in self.survived.items()
         }
-        if self.model.reach_.inside is not None:
-            table["inside"] = [float((right & (found.changed >= r)).mean()) for r in self.radii]
         if self.attacked is not None:
             least, count = self.attacked.least, self.attacked.at_once
-            table["attacked"] = [float((right & (least > r)).mean()) for r in self.radii]
+            table["attacked"] = [float((self.right & (least > r)).mean()) for r in self.radii]
             table["changed"] = [int(count[min(r, len(count) - 1)]) for r in self.radii]
         if self.at_once:
             table["can_change"] = list(self.at_once)
@@ -92,36 +95,27 @@ class Findings:
     def sentences(self) -> list[str]:
         """What was found, in words."""
         model, n = self.model, len(self.right)
-        sizes = [len(part) for part in model.rows_]
+        first, *more = model.words
         said = [
-            f"{model.parts} parts of {min(sizes)} to {max(sizes)} training rows, chosen by {BY[model.by]}; one learner each, "
-            f"and their votes are right in {100 * float(self.right.mean()):.1f} % of {n} test rows (always the most frequent "
-            f"class: {100 * self.baseline:.1f} %).",
+            f"{first}, and their votes are right in {100 * float(self.right.mean()):.1f} % of {n} test rows (always the most "
+            f"frequent class: {100 * self.baseline:.1f} %).",
+            *more,
         ]
-        alone = sum(learner.model is None for learner in model.learners_)
-        if alone:
-            said.append(
-                f"{alone} of the parts have no learner: they vote for the only class that they have, or for none."
-            )
         if model.threat is not None:
             said.append(
                 f"Certified and right in {100 * self.certified_accuracy:.1f} %, whatever the data really were: "
                 f"{in_words(model.threat)}."
             )
         if self.attacked is not None:
-            said.append(
-                f"The attack fitted {self.attacked.tried} parts again, each with one wrong row (removed, flipped or planted); "
-                "no certified vote changed."
-            )
+            said.append(self.attacked.words)
         return said
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         table = self.by_radius.reset_index()
         return {
-            "ensemble": "partitions",
-            "parts": self.model.parts,
-            "by": self.model.by,
+            "ensemble": self.model.kind,
+            **self.model.settings,
             "threat": None if self.model.threat is None else self.model.threat.to_json(),
             "test_rows": len(self.right),
             "nominal_accuracy": float(self.right.mean()),
@@ -130,6 +124,3 @@ class Findings:
             "by_radius": table.to_dict(orient="records"),
             "rows": self.rows.astype(object).to_dict(orient="records"),
         }
-
-
-BY = {"content": "the row's content", "features": "the row's features", "key": "a key", "row": "the row's number"}

@@ -1,4 +1,5 @@
-"""One learner for each part: fitted to the rows of its part and to nothing else, here or elsewhere, and kept where asked.
+"""One learner for each part: fitted to the rows of its part and to nothing else, here or elsewhere, and kept where asked. (A
+bag is a part as well here: what is said of parts is said of all shares of the rows.)
 
 A learner is a copy of the estimator whose random states are drawn from the seed of the ensemble and the number of the part.
 It is fitted with one thread, so that it comes out the same wherever that happens. What it is fitted to is its part as `rows`
@@ -40,6 +41,8 @@ from mibp_cert.parallel import arrivals, split
 Labels = NDArray[Any]
 GROUPS = 50
 """Parts are fitted in so many groups, if there are as many: to start one costs some milliseconds."""
+MORE = {"part": "fewer parts", "bag": "larger bags"}
+"""What gives a learner more rows, by what its share of them is called."""
 Hear = Callable[[int, int], None]
 """Told how many parts are done, of how many."""
 
@@ -100,7 +103,7 @@ def numbered(said: Labels, classes: Labels, unsure: Any = None) -> Index:
         return np.array([place[name] for name in said.tolist()], dtype=np.intp)
     except KeyError as error:
         raise UserError(
-            f"A part's learner answers {error.args[0]!r}, which is none of the classes it was fitted to: hand in a classifier."
+            f"A learner answers {error.args[0]!r}, which is none of the classes it was fitted to: hand in a classifier."
         ) from None
 
 
@@ -119,6 +122,8 @@ class Task:
     """What its certificates are about: threats, for 0, 1, … wrong rows inside of the part."""
     stands: int = 0
     """How many of these a part without a model survives."""
+    called: str = "part"
+    """What such a share of the rows is called."""
 
     @property
     def fingerprint(self) -> str:
@@ -175,7 +180,7 @@ def _fit_each(tasks: list[Task]) -> list[Learner]:
 
 def fit_one(task: Task) -> Learner:
     """The learner of one part; one that is kept already is read."""
-    path = None if task.folder is None else Path(task.folder) / f"part-{task.number:05d}.pickle"
+    path = None if task.folder is None else Path(task.folder) / f"{task.called}-{task.number:05d}.pickle"
     told = "" if path is None else task.fingerprint
     if path is not None and task.resume and path.exists() and (kept := _kept(path, told)) is not None:
         return kept
@@ -245,8 +250,8 @@ def _trained(task: Task, estimator: Any) -> Any:
 
 def _in_part(task: Task, error: Exception) -> UserError:
     return UserError(
-        f"{type(task.estimator).__name__} cannot be fitted to the {len(task.rows)} row(s) of part {task.number}: "
-        f"{error} Use fewer parts, or a learner that needs fewer rows."
+        f"{type(task.estimator).__name__} cannot be fitted to the {len(task.rows)} row(s) of {task.called} {task.number}: "
+        f"{error} Use {MORE[task.called]}, or a learner that needs fewer rows."
     )
 
 

@@ -18,42 +18,32 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
-from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import column_or_1d
-from sklearn.utils.validation import check_consistent_length
+from numpy.typing import NDArray
 
-from mibp_cert.certify.tables import ABSTAIN_WORD, abstaining, named
-from mibp_cert.ensembles.base import Ensemble, Table
+from mibp_cert.ensembles.base import Answers, Ensemble, Table
 from mibp_cert.ensembles.knapsack import Possible, certain, may_be_changed, parts_lost, possible
 from mibp_cert.ensembles.learners import Task, certifies, seeded
 from mibp_cert.ensembles.reach import Reach, check_ends, check_known, cost_of, in_part, reach
-from mibp_cert.ensembles.rows import BASES, Features, Rows, dealt, ordered
+from mibp_cert.ensembles.rows import BASES, Rows, dealt, ordered
 from mibp_cert.ensembles.votes import OPEN, Index, counted, may_be_lost, winner
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.threats import Arbitrary, Nothing, Threat
 
 
 @dataclass(frozen=True, eq=False)
-class Votes:
+class Votes(Answers):
     """What the parts vote for, and what that certifies."""
 
-    nominal: Index
-    """The class that the models as they are vote for."""
-    counts: Index
-    """Votes that are certain, by class (rows × classes)."""
     open: Index
-    """How many are not."""
+    """How many votes are not certain."""
     lost: Index
     """So many parts may be lost, whatever the noise; −1: not even none."""
     changed: Index
     """So many rows may be wrong inside of parts, with the parts lost that the threat says; where no certificate speaks of
     that, 0 if the class stands."""
-    classes: Index
-    """The class that stands for the threat, or −1."""
     may: Possible
     """Which votes each part may have that no wrong row reaches: rows × parts × …"""
 
@@ -90,6 +80,7 @@ class PartitionedClassifier(Ensemble):
     abstain_label: Any = None
     run_dir: str | os.PathLike[str] | None = None
     resume: bool = False
+    kind: ClassVar[str] = "partitions"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -135,7 +126,6 @@ class PartitionedClassifier(Ensemble):
         self.reach_ = self.reach
         if self.certifying:
             check_known(self.reach_.level(0), rows, self.estimator)
-        self.abstain_label_ = abstaining(self.classes_, self.abstain_label)
         self.rows_ = dealt(rows, self.parts, self.by, int(self.random_state), keys)
         return [rows.take(part) for part in self.rows_]
 
@@ -157,10 +147,8 @@ class PartitionedClassifier(Ensemble):
 
     def answers(self, X: Table) -> Votes:
         """The votes about these rows, and what they certify."""
-        return self._answers(self.features_of(X))
-
-    def _answers(self, x: Features) -> Votes:
-        votes, classes, told = self._votes(x), len(self.classes_), self.reach_
+        x, classes, told = self.features_of(X), len(self.classes_), self.reach_
+        votes = self._votes(x)
         nominal = winner(counted(votes, classes))
         if told.plain:
             counts = counted(votes, classes)
@@ -182,49 +170,50 @@ class PartitionedClassifier(Ensemble):
             raise SoundnessError(
                 "The vote of the models contradicts a certified class: the bounds are not sound; report this."
             )
-        return Votes(nominal, counts, unsure.astype(np.intp), lost, changed, stands.astype(np.intp), may[0])
+        return Votes(nominal, counts, stands.astype(np.intp), unsure.astype(np.intp), lost, changed, may[0])
 
-    def predict(self, X: Table) -> NDArray[Any]:
-        """The class that stands for every dataset of the threat, or `abstain_label_`; without a threat, the vote."""
-        found = self.answers(X)
-        return named(self.classes_, found.classes, self.abstain_label_)
+    def radii(self, found: Votes) -> dict[str, Index]:
+        """By how many parts a row reaches, and inside of parts where these survive some."""
+        lost = {name: found.lost // cost for name, cost in self.costs.items()}  # −1 stays −1
+        return lost if self.reach_.inside is None else lost | {"inside": found.changed}
 
-    def predict_nominal(self, X: Table) -> NDArray[Any]:
-        """The vote of the models fitted to the rows as handed in; no promise."""
-        found = self.answers(X)
-        return np.asarray(self.classes_[found.nominal])
-
-    def certify(self, X: Table, y: ArrayLike | None = None) -> pd.DataFrame:
-        """A table with one line per row, index kept: the class that stands (or the word "abstain"), the vote, how many votes
-        are for it, for the next one, and open; and how many parts may be lost, which is how many rows may be altered in any
-        way, or come or go; with `y`, also the true label and whether a class that stands is correct. Where parts survive
-        wrong rows, also how many of these. −1: not even none (noise alone may change the vote)."""
-        index = X.index if isinstance(X, pd.DataFrame) else pd.RangeIndex(len(np.asarray(X)))
-        found = self.answers(X)
-        names = np.array([*self.classes_.tolist(), ABSTAIN_WORD], dtype=object)
-        ordered = np.sort(found.counts, axis=1)
-        table = {
-            "class": names[found.classes],
-            "certified": found.classes >= 0,
-            "vote": names[found.nominal],
-            "votes": ordered[:, -1],
-            "next_votes": ordered[:, -2],
-            "open_votes": found.open,
-            "lost_parts": found.lost,
-            **{name: found.lost // cost for name, cost in self.costs.items()},  # −1 stays −1
-        }
-        if self.reach_.inside is not None:
-            table["wrong_rows"] = found.changed
-        answer = pd.DataFrame(table, index=index)
-        if y is not None:
-            labels = column_or_1d(y)
-            check_consistent_length(answer, labels)
-            answer.insert(1, "label", labels)
-            answer.insert(2, "correct", (found.classes >= 0) & (names[found.classes] == labels))
-        return answer
+    def _columns(self, found: Votes) -> dict[str, Any]:
+        radii = self.radii(found)
+        table = {"open_votes": found.open, "lost_parts": found.lost}
+        table |= {f"{name}_rows": radii[name] for name in self.costs}
+        return table if self.reach_.inside is None else table | {"wrong_rows": radii["inside"]}
 
     @property
     def costs(self) -> dict[str, int]:
         """How many parts a row reaches that is altered in any way, and one that comes or goes, where that is possible."""
         altered = cost_of(Arbitrary(1), self.by)
-        return {"altered_rows": altered} | ({} if self.by == "row" else {"moved_rows": 1})
+        return {"altered": altered} | ({} if self.by == "row" else {"moved": 1})
+
+    @property
+    def asked_rows(self) -> int:
+        """How many wrong rows the threat speaks of, as rows that are altered in any way."""
+        return self.reach_.lost // self.costs["altered"]
+
+    # What it is ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def words(self) -> list[str]:
+        """What the fitted ensemble is, in sentences."""
+        sizes = [len(part) for part in self.rows_]
+        said = [
+            f"{self.parts} parts of {min(sizes)} to {max(sizes)} training rows, chosen by {BY[self.by]}; one learner each"
+        ]
+        alone = sum(learner.model is None for learner in self.learners_)
+        if alone:
+            said.append(
+                f"{alone} of the parts have no learner: they vote for the only class that they have, or for none."
+            )
+        return said
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it is, as plain data."""
+        return {"parts": self.parts, "by": self.by}
+
+
+BY = {"content": "the row's content", "features": "the row's features", "key": "a key", "row": "the row's number"}

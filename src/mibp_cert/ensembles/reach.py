@@ -24,7 +24,7 @@ how many such rows *inside* of it a part survives (`knapsack`). All others are l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,6 +111,49 @@ def reach(threat: Any, by: str, *, certified: bool) -> Reach:
         else:
             lost += cost * rows
     return Reach(lost, All.of(noise), inside, changes)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """What a threat means for bags: so many rows are altered in any way, removed, added, and so many have other values in as
+    few cells as flips hide."""
+
+    altered: int = 0
+    removed: int = 0
+    added: int = 0
+    flipped: int = 0
+
+    @classmethod
+    def of(cls, threat: Any, hidden: Callable[[Catalogued], bool]) -> Wrong:
+        """Of a threat that limits rows; `hidden`: are a row's wrong cells such as flips hide?
+
+        >>> Wrong.of(Arbitrary(3) & Removed(1), lambda piece: False)
+        Wrong(altered=3, removed=1, added=0, flipped=0)
+        """
+        if not isinstance(threat, Catalogued):
+            raise UserError(f"Bags count wrong rows, which only threats of the catalogue say; got {threat!r}.")
+        found = dict.fromkeys(("altered", "removed", "added", "flipped"), 0)
+        for piece in threat.threats if isinstance(threat, All) else (threat,):
+            if isinstance(piece, Nothing):
+                continue
+            rows, kinds = row_limit(piece), {type(leaf) for leaf in leaves(piece)}
+            if rows is None:
+                raise UserError(
+                    f"Every row may be off ({piece.words()}), and every bag with them: say how many rows may be wrong, such as "
+                    "Arbitrary(3)."
+                )
+            moved = "removed" if kinds == {Removed} else "added" if kinds == {Added} else ""
+            # Two kinds of wrong cells may meet in one row, and be too many for it: flips hide one kind.
+            few = not found["flipped"] and hidden(piece)
+            found[moved or ("flipped" if few else "altered")] += rows
+        return cls(**found)
+
+
+def cell_limit(piece: Catalogued) -> int | None:
+    """In how many cells of a row this may act at most, labels apart; None: in any number."""
+    if isinstance(piece, Budget) and piece.cells is not None:
+        return int(piece.cells)
+    return cell_limit(piece.threat) if isinstance(piece, Budget | Where) else None
 
 
 def row_limit(piece: Catalogued) -> int | None:

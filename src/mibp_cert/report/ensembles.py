@@ -3,6 +3,7 @@ page."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 
 from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ NAMES = {
     "altered": "certified:\naltered",
     "moved": "certified:\ncome or go",
     "inside": "certified:\nas the threat says",
+    "flipped": "certified:\ncells altered",
     "attacked": "left under\nattack",
     "changed": "changed at once\nby the attack",
     "can_change": "at most\nat once",
@@ -41,19 +43,17 @@ def radius_lines(found: Findings) -> Lines:
 
 def plot_radius(found: Findings, axes: Axes) -> None:
     """Certified accuracy below, what the attack leaves above: the truth lies between them."""
-    most = max(1, int(found.answers.lost.max()))
+    most = max(1, *(int(radius.max()) for radius in found.survived.values()))
     lines = [
         ("altered", CERTIFIED, "certified, altered rows", "-"),
         ("moved", CLASS_COLOURS[1], "rows that come or go", "--"),
     ]
     lines += [
         ("inside", CLASS_COLOURS[2], "as the threat says", ":"),
+        ("flipped", CLASS_COLOURS[2], "some cells altered", ":"),
         ("attacked", ATTACKED, "left under attack", "-."),
     ]
-    whole = Findings(
-        found.model, found.answers, found.right, found.attacked, found.baseline, found.rows, range(most + 2)
-    )
-    table_of = whole.by_radius
+    table_of = replace(found, radii=range(most + 2), at_once=()).by_radius
     for name, colour, label, style in lines:
         if name in table_of:
             axes.step(table_of.index, table_of[name], style, where="post", color=colour, label=label)
@@ -69,7 +69,7 @@ def ensemble_page(found: Findings, name: str) -> str:
     rows = found.rows.iloc[:SHOWN]
     cells = [(str(index), *map(str, line)) for index, line in zip(rows.index, rows.to_numpy().tolist(), strict=True)]
     sections = [
-        f"<h1>{escape(name)}: votes of {found.model.parts} parts</h1>",
+        f"<h1>{escape(name)}: votes of {len(found.model.learners_)} {found.model.share}s</h1>",
         bullets(found.sentences),
         "<h2>How many wrong rows the votes survive</h2>",
         '<div class="plots">',
@@ -79,16 +79,27 @@ def ensemble_page(found: Findings, name: str) -> str:
         f"<h2>Test rows{'' if len(rows) == len(found.rows) else f' (the first {SHOWN})'}</h2>",
         table(("row", *map(str, rows.columns)), cells, "test rows", "figures"),
         "<h2>What is certified</h2>",
-        bullets(MEANING),
+        bullets(MEANING[found.model.share]),
     ]
     return visible(PAGE.substitute(COLOURS, name=escape(name), parts="\n".join(sections)))
 
 
-MEANING = (
-    "A row that is altered in any way reaches two parts where parts are chosen by what it says, else one; a row that "
-    "comes or goes reaches one. Every vote of a part that no wrong row reaches stays what it is: its learner depends "
-    "on the rows of its part alone.",
-    "So a class stands as long as too few votes are reached to change the result, whatever the learners are and "
-    "whatever the wrong rows are. Nothing is said of the columns themselves: their names, their kinds and the order of "
-    "labels are taken as given.",
-)
+MEANING = {
+    "part": (
+        "A row that is altered in any way reaches two parts where parts are chosen by what it says, else one; a row that "
+        "comes or goes reaches one. Every vote of a part that no wrong row reaches stays what it is: its learner depends "
+        "on the rows of its part alone.",
+        "So a class stands as long as too few votes are reached to change the result, whatever the learners are and "
+        "whatever the wrong rows are. Nothing is said of the columns themselves: their names, their kinds and the order of "
+        "labels are taken as given.",
+    ),
+    "bag": (
+        "What is certified is the vote over all bags that could have been drawn. Those that were drawn estimate it, and "
+        "where they do not decide it, nothing is said. All classes that stand are the classes of that vote, for every "
+        "dataset that the threat allows, with the confidence above: it is about the draw of bags, so the seed must not have "
+        "been known to whoever made rows wrong.",
+        "A wrong row that few bags have can change few of their votes. How much that is at most follows from the "
+        "probabilities of bags alone, whatever the learners are. Nothing is said of the columns themselves: their names, "
+        "their kinds, and the order of labels are taken as given.",
+    ),
+}
