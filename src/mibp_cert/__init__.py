@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mibp_cert.doors import certify_fit, certify_training
     from mibp_cert.engines import Box, RelationalSettings, SolverSettings
     from mibp_cert.engines.relational import RelationalSet
-    from mibp_cert.ensembles import PartitionedClassifier
+    from mibp_cert.ensembles import BaggedClassifier, FlipBaggedClassifier, PartitionedClassifier, quantile_bins
     from mibp_cert.errors import Diverged, MibpCertError, SolverUnavailable, SoundnessError, UserError
     from mibp_cert.estimator import CertifiedClassifier, CertifiedLogisticRegression, CertifiedRegressor, CertifiedRidge
     from mibp_cert.fitted import Explanation, Fitted, FrozenLayers, RandomFeatures
@@ -80,7 +80,7 @@ _HOMES = {
     "certify.columns": "ColumnRecord column_records",
     "data": "Column Dataset Recipe Split two_moons",
     "doors": "certify_fit certify_training",
-    "ensembles": "PartitionedClassifier",
+    "ensembles": "BaggedClassifier FlipBaggedClassifier PartitionedClassifier quantile_bins",
     "engines": "Box RelationalSettings SolverSettings",
     "engines.relational": "RelationalSet",
     "errors": "Diverged MibpCertError SolverUnavailable SoundnessError UserError",
@@ -131,6 +131,7 @@ __all__ = [
     "AttackSettings",
     "AuditSettings",
     "AvgPool2d",
+    "BaggedClassifier",
     "Blame",
     "Box",
     "Budget",
@@ -152,6 +153,7 @@ __all__ = [
     "Family",
     "Fitted",
     "Flatten",
+    "FlipBaggedClassifier",
     "Flips",
     "FrozenLayers",
     "LInf",
@@ -210,6 +212,7 @@ __all__ = [
     "load_run",
     "loss_by_part",
     "monotone",
+    "quantile_bins",
     "resume_run",
     "threat_from_json",
     "to_torch",

@@ -95,7 +95,11 @@ SECTIONS: dict[str, dict[str, tuple[str, Any]]] = {
     "relational": _keys(RelationalSettings),
     "attack": {"enabled": ("bool", True), **_keys(AttackSettings)},
     "questions": _keys(Questions),
-    "ensemble": dict.fromkeys(("kind", "learner", "by", "key"), _TEXT),
+    "ensemble": {
+        **dict.fromkeys(("kind", "learner", "by", "key", "flip"), _TEXT),
+        **dict.fromkeys(("bag_size", "cells", "trigger", "bins"), _WHOLE),
+        **dict.fromkeys(("confidence", "odds"), _NUMBER),
+    },
 }
 """Every section with its keys: of which kind a value is, and its default. What may be wrong has keys of its own."""
 

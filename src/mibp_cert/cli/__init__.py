@@ -33,7 +33,7 @@ PANELS = {
     **dict.fromkeys(("model", "network", "training", "select"), "Model and training"),
     **dict.fromkeys(("run", "relational", "solver", "attack"), "Engine and solver"),
     "questions": "Questions beyond the class",
-    "ensemble": "Votes of parts",
+    "ensemble": "Votes of parts or bags",
 }
 """Where the help shows the flags of a section of the configuration."""
 Flag = tuple[str, Any]
@@ -152,10 +152,22 @@ QUESTIONS = _flags(
     _flag("questions.collective", bool, "How many predictions can flip at once?", "--collective"),
 )
 ENSEMBLE = _flags(
-    _flag("ensemble.kind", str, "Votes of learners that see a share of the rows each: partitions:50.", name="ensemble"),
-    _flag("ensemble.learner", str, f"{listed('cli.ensembles:LEARNERS')} (forest)."),
+    _flag(
+        "ensemble.kind",
+        str,
+        "Votes of learners that see a share of the rows each: partitions:50, bagging:1000 or bagflip:1000.",
+        name="ensemble",
+    ),
+    _flag("ensemble.learner", str, f"{listed('cli.ensembles:LEARNERS')} (forest; of bags tree)."),
     _flag("ensemble.by", str, f"What a part is chosen by: {listed('ensembles.rows:BASES')} (content)."),
     _flag("ensemble.key", str, "A column that cannot be wrong, to choose parts by; it is no feature."),
+    _flag("ensemble.bag_size", int, "Rows of a bag, drawn with replacement (a twentieth of all)."),
+    _flag("ensemble.confidence", float, "That all that is said of bags holds at once (0.99)."),
+    _flag("ensemble.flip", str, f"What bagflip flips: {listed('ensembles.flips:FLIPS')} (both)."),
+    _flag("ensemble.odds", float, "So many times as likely a value stays as it becomes any other one (9)."),
+    _flag("ensemble.cells", int, "So many values of a wrong row are wrong, for bagflip (1)."),
+    _flag("ensemble.trigger", int, "So many values of a test row are wrong, for bagflip (0)."),
+    _flag("ensemble.bins", int, "So many bins for numbers, cut at quantiles of the validation rows, for bagflip."),
 )
 """Flags of ensembles."""
 SOURCE = f"A table with a header (CSV, TSV, .csv.gz, .xlsx, .parquet), or a data set: {listed('data:NAMES')}."

@@ -1,4 +1,4 @@
-"""`certify … --ensemble partitions:50`: votes of learners that each saw a share of the rows."""
+"""`certify … --ensemble partitions:50`, `bagging:1000` or `bagflip:1000`: votes of learners that each saw a share of the rows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,25 @@ from mibp_cert.report.console import Terminal
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mibp_cert.data import Dataset
+    from mibp_cert.data import Dataset, Split
 
 LEARNERS = ("tree", "forest", "boosting", "logistic", "certified")
-KINDS = ("partitions",)
+KINDS = {"partitions": 50, "bagging": 1000, "bagflip": 1000}
+"""What ensembles there are, and of how many learners they usually are."""
+USUAL = {"partitions": "forest", "bagging": "tree", "bagflip": "tree"}
+"""The learner that nobody chose."""
+OF_KIND = {
+    "by": ("partitions",),
+    "key": ("partitions",),
+    "bag_size": ("bagging", "bagflip"),
+    "confidence": ("bagging", "bagflip"),
+    "flip": ("bagflip",),
+    "odds": ("bagflip",),
+    "cells": ("bagflip",),
+    "trigger": ("bagflip",),
+    "bins": ("bagflip",),
+}
+"""Which ensembles a key is about; others are about all."""
 KNOWN = (
     "data",
     "threat",
@@ -36,7 +51,7 @@ def wanted(config: Asked) -> bool:
     section = config["ensemble"]
     if section["kind"] is None and any(value is not None for value in section.values()):
         raise UserError(
-            "--learner, --by and --key say what an ensemble is like: ask for one with --ensemble partitions:50."
+            "--learner, --by, --bag-size and the like say what an ensemble is like: ask for one with --ensemble partitions:50."
         )
     return section["kind"] is not None
 
@@ -47,7 +62,9 @@ def certify_ensemble(
     """Fit, certify, attack, and say what was found."""
     from mibp_cert.config import plain_config
     from mibp_cert.data import Task
+    from mibp_cert.ensembles import PartitionedClassifier
     from mibp_cert.ensembles.attack import attack
+    from mibp_cert.ensembles.bag_attack import attack_bags
     from mibp_cert.ensembles.findings import RADII, Findings
     from mibp_cert.job import data_of
     from mibp_cert.report.ensembles import ensemble_page, radius_lines
@@ -56,6 +73,7 @@ def certify_ensemble(
     from mibp_cert.threats.short import threat_of
 
     _check(config)
+    _kind(config)
     check_writable(json_path, report)
     data, notes = data_of(config, scaling="none")
     if data.train.task is Task.NUMBERS:
@@ -73,19 +91,20 @@ def certify_ensemble(
     keys = None if key is None else _taken(x, key)
     asked = frame_of(test) if key is None else frame_of(test).drop(columns=[key])
     x = x if key is None else x.drop(columns=[key])
-    model = _ensemble(config, train, x, threat, run_dir, resume)
+    model = _ensemble(config, data, x, threat, run_dir, resume)
     with interruptible("what was done is kept in the folder of the run." if run_dir else "nothing was written."):
         with progress_bars(console.quiet) as progress:
-            bar = progress.add_task("fitting parts", total=model.parts)
+            bar = progress.add_task(f"fitting {model.share}s", total=_kind(config)[1])
             model.fit(x, y, keys, hear=lambda done, total: progress.update(bar, completed=done, total=total))
             found = None
             if config["attack"]["enabled"]:
                 bar = progress.add_task("attack", total=None)
-                found = attack(
+                tried = attack if isinstance(model, PartitionedClassifier) else attack_bags
+                found = tried(
                     model, x, y, asked, hear=lambda done, total: progress.update(bar, completed=done, total=total)
                 )
         frequent = Counter(y.tolist()).most_common(1)[0][0]
-        radii = sorted({*RADII, *([] if model.reach_.lost == 0 else [_rows_of(model)])})
+        radii = sorted({*RADII, *([] if model.asked_rows == 0 else [model.asked_rows])})
         collective = bool(config["questions"]["collective"])
         result = Findings.of(
             model, asked, labels_of(test), found, most_frequent=frequent, radii=radii, collective=collective
@@ -98,10 +117,6 @@ def certify_ensemble(
         console.print(f"Written to {json_path}")
     if report is not None:
         write_page(console, report, ensemble_page(result, data.name or "your data"))
-
-
-def _rows_of(model: Any) -> int:
-    return int(model.reach_.lost // model.costs["altered_rows"])
 
 
 def _check(config: Asked) -> None:
@@ -118,27 +133,64 @@ def _check(config: Asked) -> None:
         raise UserError("An ensemble's learners scale inside of their parts, from their own rows: leave --scaling out.")
 
 
-def _ensemble(config: Asked, train: Dataset, x: pd.DataFrame, threat: Any, run_dir: Path | None, resume: bool) -> Any:
-    from mibp_cert.ensembles import PartitionedClassifier
+def _kind(config: Asked) -> tuple[str, int]:
+    """Which ensemble is asked for, and of how many learners."""
+    from mibp_cert.config import flag_of
 
-    section = config["ensemble"]
-    kind, _, count = section["kind"].partition(":")
-    if kind not in KINDS or not (count or "50").isdecimal():
+    said = config["ensemble"]["kind"]
+    kind, _, count = said.partition(":")
+    if kind not in KINDS or not (count or "1").isdecimal():
         raise UserError(
-            f"--ensemble takes {' or '.join(KINDS)} with their number, such as partitions:50; got {section['kind']!r}."
+            f"--ensemble takes {' or '.join(KINDS)} with their number, such as partitions:50; got {said!r}."
         )
-    by = section["by"] or ("content" if section["key"] is None else "key")
-    return PartitionedClassifier(
-        _learner(section["learner"] or "forest", config, train, x),
-        parts=int(count or 50),
-        by=by,
-        threat=threat,
-        random_state=config["training"]["seed"],
-        n_jobs=config["solver"]["jobs"],
-        parallel=config["solver"]["parallel"],
-        run_dir=None if run_dir is None else run_dir / "parts",
-        resume=resume,
-    )
+    for key, kinds in OF_KIND.items():
+        if kind not in kinds and config["ensemble"][key] is not None:
+            flag = flag_of(f"ensemble.{key}")
+            raise UserError(f"{flag} is about {' and '.join(kinds)}, not about {kind}: leave it out.")
+    if kind != "partitions" and config["questions"]["collective"]:
+        raise UserError("How many predictions change at once is counted for partitions: leave --collective out.")
+    return kind, int(count or KINDS[kind])
+
+
+def _ensemble(config: Asked, data: Split, x: pd.DataFrame, threat: Any, run_dir: Path | None, resume: bool) -> Any:
+    from mibp_cert.ensembles import BaggedClassifier, FlipBaggedClassifier, PartitionedClassifier
+
+    section, (kind, count) = config["ensemble"], _kind(config)
+    learner = _learner(section["learner"] or USUAL[kind], config, data.train, x)
+    made = {"partitions": PartitionedClassifier, "bagging": BaggedClassifier, "bagflip": FlipBaggedClassifier}[kind]
+    shared = {
+        "threat": threat,
+        "random_state": config["training"]["seed"],
+        "n_jobs": config["solver"]["jobs"],
+        "parallel": config["solver"]["parallel"],
+        "run_dir": None if run_dir is None else run_dir / f"{made.share}s",
+        "resume": resume,
+    }
+    if kind == "partitions":
+        return made(learner, count, by=section["by"] or ("content" if section["key"] is None else "key"), **shared)
+    names = {"bag_size": "size", "confidence": "confidence", "flip": "flips", "odds": "odds", "cells": "cells"}
+    names |= {"trigger": "trigger"}
+    given = {name: section[key] for key, name in names.items() if section[key] is not None}
+    if kind == "bagflip":
+        given["bins"] = _bins(config, data, x)
+    return made(learner, count, together=len(data.tested), **given, **shared)
+
+
+def _bins(config: Asked, data: Split, x: pd.DataFrame) -> Any:
+    """Quantiles of the validation rows, which nothing else is made of here."""
+    from mibp_cert.ensembles import quantile_bins
+
+    count, flip = config["ensemble"]["bins"], config["ensemble"]["flip"]
+    if flip == "labels":
+        return None
+    if count is None:
+        raise UserError(
+            "To flip numbers, it must be known which values there are: say in how many bins to put them, such as --bins 4. They are "
+            "cut at quantiles of the validation rows, which are trusted for that; or flip labels alone (--flip labels)."
+        )
+    if data.validation is None:
+        raise UserError("Bins are cut at quantiles of validation rows, and there are none: give --validation-share.")
+    return quantile_bins(frame_of(data.validation)[list(x.columns)], count)
 
 
 def _learner(name: str, config: Asked, train: Dataset, x: pd.DataFrame) -> Any:

@@ -11,6 +11,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "engines:DEFAULT": ("relational",),
     "engines:ENGINES": ("interval", "crown", "mibp", "relational", "meet"),
     "engines:PREDICTIONS": ("interval", "crown", "exact", "relational", "meet"),
+    "ensembles.flips:FLIPS": ("both", "features", "labels"),
     "ensembles.rows:BASES": ("content", "features", "key", "row"),
     "fitted:FEATURE_KINDS": ("tanh", "fourier"),
     "fitted:FITTED": ("dual", "lp", "mibp"),

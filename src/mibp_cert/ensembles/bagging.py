@@ -76,7 +76,7 @@ class Bags(Ensemble):
         """What a bag's learner is fitted to."""
         return rows.take(self.rows_[number])
 
-    def _hidden(self, piece: Catalogued) -> bool:
+    def hides(self, piece: Catalogued) -> bool:
         """Is what may be wrong in a row such as flips hide?"""
         return False
 
@@ -97,7 +97,7 @@ class Bags(Ensemble):
                 raise UserError(f"{name} must be a whole number ≥ 1, got {value!r}.")
         if isinstance(self.confidence, bool) or not isinstance(self.confidence, float) or not 0 < self.confidence < 1:
             raise UserError(f"confidence must be a number between 0 and 1, such as 0.99; got {self.confidence!r}.")
-        self.wrong_ = Wrong.of(Nothing() if self.threat is None else self.threat, self._hidden)
+        self.wrong_ = Wrong.of(Nothing() if self.threat is None else self.threat, self.hides)
 
     def _shares(self, rows: Rows, keys: NDArray[Any] | None) -> Sequence[Rows]:
         if keys is not None:

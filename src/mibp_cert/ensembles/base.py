@@ -209,11 +209,13 @@ class Ensemble(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Table) -> NDArray[Any]:
         """The class that stands for every dataset of the threat, or `abstain_label_`."""
-        return named(self.classes_, self.answers(X).classes, self.abstain_label_)
+        found = self.answers(X)
+        return named(self.classes_, found.classes, self.abstain_label_)
 
     def predict_nominal(self, X: Table) -> NDArray[Any]:
         """The vote of the models fitted to the rows as handed in; no promise."""
-        return np.asarray(self.classes_[self.answers(X).nominal])
+        found = self.answers(X)
+        return np.asarray(self.classes_[found.nominal])
 
     def certify(self, X: Table, y: ArrayLike | None = None) -> pd.DataFrame:
         """A table with one line per row, index kept: the class that stands (or the word "abstain"), the vote, how many votes

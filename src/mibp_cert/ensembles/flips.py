@@ -157,7 +157,7 @@ class FlipBaggedClassifier(Bags):
 
     # What they hide -----------------------------------------------------------------------------------------------------
 
-    def _hidden(self, piece: Catalogued) -> bool:
+    def hides(self, piece: Catalogued) -> bool:
         kinds, limit = leaves(piece), cell_limit(piece)
         if all(isinstance(leaf, LabelFlips) for leaf in kinds):
             return self._of_labels
