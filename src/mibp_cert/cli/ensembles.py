@@ -185,8 +185,8 @@ def _bins(config: Asked, data: Split, x: pd.DataFrame) -> Any:
         return None
     if count is None:
         raise UserError(
-            "To flip numbers, it must be known which values there are: say in how many bins to put them, such as --bins 4. They are "
-            "cut at quantiles of the validation rows, which are trusted for that; or flip labels alone (--flip labels)."
+            "To flip numbers, it must be known which values there are: say in how many bins to put them, such as --bins 4, "
+            "which are cut at quantiles of the validation rows and trust them; or flip labels alone (--flip labels)."
         )
     if data.validation is None:
         raise UserError("Bins are cut at quantiles of validation rows, and there are none: give --validation-share.")

@@ -123,7 +123,7 @@ class Bags(Ensemble):
         if not stands(pair, Fraction(1), Fraction(0), Fraction(0)):
             raise UserError(
                 f"No number of bags of {self.size_} rows certifies that, even if all vote alike: too many of them have a wrong "
-                "row. Draw smaller bags (size=…), or doubt fewer rows."
+                "row. Draw smaller bags (size=…, --bag-size), or doubt fewer rows."
             )
         enough = self.bags
         while not _unanimous(pair, enough, alpha):

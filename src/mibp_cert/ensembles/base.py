@@ -153,7 +153,8 @@ class Ensemble(ClassifierMixin, BaseEstimator):
         return self._features(X, reset=False)
 
     def _check_parameters(self) -> None:
-        if not all(hasattr(self.estimator, name) for name in ("fit", "predict", "get_params")):
+        known = all(hasattr(self.estimator, name) for name in ("fit", "predict", "get_params"))
+        if isinstance(self.estimator, type) or not known:
             raise UserError(
                 f"estimator must be a scikit-learn classifier, with fit and predict; got {self.estimator!r}."
             )

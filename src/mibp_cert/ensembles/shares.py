@@ -29,7 +29,7 @@ from scipy.special import betaincinv
 BITS = 64
 """Of the arithmetic that proves a bound."""
 STEP = 2.0**-40
-"""By this part of itself, then by twice as much each time, a guess is lowered."""
+"""By this part of itself, then by twice as much each time, up to the half, a guess is lowered."""
 
 
 def each(confidence: float, classes: int, rows: int) -> Fraction:
@@ -54,7 +54,7 @@ def at_least(votes: int, bags: int, alpha: Fraction) -> Fraction:
     while guess > 0.0:
         if proven(guess, votes, bags, alpha):
             return Fraction(guess)
-        guess, step = guess * max(0.0, 1.0 - step), 2 * step
+        guess, step = guess * (1.0 - step), min(0.5, 2 * step)
     return Fraction(0)
 
 
