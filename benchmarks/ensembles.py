@@ -2,6 +2,7 @@
 themselves certified, beside each ingredient alone.
 
     python benchmarks/ensembles.py [--seeds 3] [--only "breast cancer"]
+    python benchmarks/ensembles.py --bags 500      # bagging and BagFlip, certified with a confidence of 99 %
     python benchmarks/ensembles.py --overlapping   # finite aggregation: is it better at equal cost?
     python benchmarks/ensembles.py --certified     # noise and wrong labels on Breast Cancer, where parts have certificates
 """
@@ -25,6 +26,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import mibp_cert as mc
 from mibp_cert.ensembles.attack import attack
+from mibp_cert.ensembles.bag_attack import attack_bags
 from mibp_cert.ensembles.findings import Findings
 from mibp_cert.ensembles.rows import Rows, dealt
 from mibp_cert.ensembles.votes import NOBODY, counted
@@ -99,6 +101,53 @@ def _measured(x: Any, y: Any, learner: Any, parts: int, by: str, seeds: int, tri
         tables.append(Findings.of(model, b, d, found, most_frequent=0, radii=RADII).by_radius)
     attacked = np.mean([table["attacked"] for table in tables], axis=0) if tries else []
     return np.mean([table["altered"] for table in tables], axis=0), attacked, seconds / seeds
+
+
+# Bags --------------------------------------------------------------------------------------------------------------------------
+
+SIZES = {"breast cancer": (20, 40), "digits, 2": (15, 30), "digits, 10": (40, 100), "5,000 rows": (100, 250)}
+"""Rows of a bag."""
+FLIPPED: dict[str, dict[str, Any]] = {
+    "features, odds 9": {"flips": "features", "odds": 9.0},
+    "features, odds 4": {"flips": "features", "odds": 4.0},
+    "labels, odds 9": {"flips": "labels", "odds": 9.0},
+    "both, odds 9": {"flips": "both", "odds": 9.0},
+}
+"""What BagFlip flips; certified are rows with one other value, of these."""
+
+
+def bag_votes(name: str, seeds: int, learner: str, bags: int, tries: int) -> None:
+    """Bagging and BagFlip: certified for altered rows, for rows with one other value, and under attack. A tenth of the
+    training rows is trusted, cuts the bins, and is used for nothing else; bagging does without these rows, too."""
+    x, y = TABLES[name][0]()
+    print(f"\n{name}: {bags} bags, {learner}, {seeds} seeds; wrong rows 0, 1, 2, 5, 10, 20; per cent, confidence 99 %")
+    for size in SIZES[name]:
+        for told, flips in {"bagging": None, **FLIPPED}.items():
+            clean, tables, seconds = [], [], 0.0
+            for seed in range(seeds):
+                a, b, c, d = split(x, y, seed)
+                a, trusted, c, _ = train_test_split(a, c, test_size=0.1, stratify=c, random_state=seed)
+                given = {"bags": bags, "size": size, "together": len(b), "random_state": seed}
+                start, model = time.perf_counter(), mc.BaggedClassifier(LEARNERS[learner], **given)
+                if flips is not None:
+                    bins = mc.quantile_bins(trusted)
+                    model = mc.FlipBaggedClassifier(LEARNERS[learner], bins=bins, **given, **flips)
+                model.fit(a, c)
+                found = Findings.of(model, b, d, most_frequent=0, radii=RADII)
+                seconds += time.perf_counter() - start
+                if tries:
+                    found = Findings.of(
+                        model, b, d, attack_bags(model, a, c, b, tries=tries), most_frequent=0, radii=RADII
+                    )
+                clean.append(float(found.right.mean()))
+                tables.append(found.by_radius)
+            lines = [
+                f"{kind} {percent(np.mean([table[kind] for table in tables], axis=0))}"
+                for kind in ("altered", "flipped", "attacked")
+                if kind in tables[0]
+            ]
+            head = f"  size {size:3} {told:16} votes {100 * np.mean(clean):5.1f}"
+            print(f"{head}   {'   '.join(lines)}   {seconds / seeds:.1f} s", flush=True)
 
 
 # Parts that overlap ----------------------------------------------------------------------------------------------------------
@@ -202,6 +251,7 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=2, help="Wrong rows of each kind in each part; 0: no attack.")
     parser.add_argument("--certified", action="store_true")
     parser.add_argument("--C", type=float, default=0.1, help="Of certified parts.")
+    parser.add_argument("--bags", type=int, help="So many bags, in place of parts.")
     parser.add_argument("--overlapping", action="store_true")
     given = parser.parse_args()
     if given.overlapping:
@@ -212,7 +262,11 @@ def main() -> None:
             print(line, flush=True)
         return
     for name in TABLES if given.only is None else [given.only]:
-        plain_votes(name, given.seeds, given.learner, given.tries)
+        if given.bags is None:
+            plain_votes(name, given.seeds, given.learner, given.tries)
+            continue
+        for learner in given.learner:
+            bag_votes(name, given.seeds, learner, given.bags, given.tries)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,19 @@ from typer.testing import CliRunner
 
 import mibp_cert as mc
 from mibp_cert.cli import app
-from mibp_cert.ensembles import PartitionedClassifier, attack, learners
+from mibp_cert.ensembles import (
+    BaggedClassifier,
+    FlipBaggedClassifier,
+    PartitionedClassifier,
+    attack,
+    learners,
+)
 from mibp_cert.ensembles.attack import NEVER
+from mibp_cert.ensembles.bag_attack import attack_bags
 from mibp_cert.ensembles.collective import most_changed
 from mibp_cert.ensembles.findings import Findings
 from mibp_cert.ensembles.knapsack import possible
+from mibp_cert.ensembles.rows import Rows
 from mibp_cert.ensembles.votes import NOBODY, OPEN, counted, winner
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.report.ensembles import ensemble_page, radius_lines
@@ -233,6 +241,13 @@ def test_a_key_is_no_feature(table: Path, tmp_path: Path) -> None:
         (["--learner", "tree"], "ask for one with --ensemble"),
         (["--ensemble", "partitions:many"], "with their number"),
         (["--ensemble", "sacks:5"], "with their number"),
+        (["--ensemble", "bagging:50", "--key", "who"], "--key is about partitions, not about bagging"),
+        (["--ensemble", "bagging:50", "--odds", "3"], "--odds is about bagflip, not about bagging"),
+        (["--ensemble", "partitions:5", "--bag-size", "9"], "--bag-size is about bagging and bagflip"),
+        (["--ensemble", "bagging:50", "--collective"], "leave --collective out"),
+        (["--ensemble", "bagging:5"], "draw at least"),
+        (["--ensemble", "bagflip:50"], "such as --bins 4"),
+        (["--bag-size", "9"], "ask for one with --ensemble"),
         (["--ensemble", "partitions:5", "--learner", "oracle"], "no learner called 'oracle'"),
         (["--ensemble", "partitions:5", "--key", "age"], "no column 'age'"),
         (["--ensemble", "partitions:5", "--epochs", "3"], "--epochs says nothing about an ensemble"),
@@ -246,6 +261,64 @@ def test_what_says_nothing_about_an_ensemble_is_refused(table: Path, words: list
     done = called(table, "--target", "ill", *words)
     assert isinstance(done.exception, UserError)
     assert said in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(
+            ["bagging:60", "--arbitrary", 1, "--bag-size", 8], "60 bags of 8 of", marks=pytest.mark.slow, id="bagging"
+        ),
+        (["bagflip:60", "--bins", 3, "--flips", 1, "--cells", 2], "up to 2 of a wrong row are hidden"),
+        pytest.param(
+            ["bagflip:60", "--flip", "labels", "--flips", 1, "--confidence", 0.9],
+            "with a confidence of 90 %",
+            marks=pytest.mark.slow,
+            id="labels",
+        ),
+    ],
+)
+def test_the_command_line_knows_bags(table: Path, words: list[Any], said: str, tmp_path: Path) -> None:
+    out, page = tmp_path / "o.json", tmp_path / "o.html"
+    kept = ["--json", out, "--report", page, "--run", tmp_path / "run"]
+    done = called(table, "--target", "ill", "--keep", "who", "--ensemble", *words, *kept)
+    assert done.exit_code == 0, done.output
+    assert said in done.output
+    found = json.loads(out.read_text())
+    assert f"right in {100 * found['certified_test_accuracy']:.1f} %" in done.output
+    assert found["ensemble"] == words[0].partition(":")[0]
+    assert len(list((tmp_path / "run" / "bags").iterdir())) == found["bags"] == 60
+    for line in found["by_radius"]:
+        assert line["altered"] <= line["attacked"]
+    assert "60 bags" in page.read_text()
+
+
+def test_the_attack_on_bags_contradicts_nothing_and_stops_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = blobs(80, 1)
+    model = BaggedClassifier(TREE, 80, size=8, together=60).fit(X, y)
+    found = attack_bags(model, X, y, ASKED, tries=1)
+    answers = model.answers(ASKED)
+    assert (found.least > answers.survived["altered"]).all()
+    assert 0 < found.at_once[-1] <= 60
+    assert (found.least < NEVER).any()
+    assert {kind for kind, least in found.by_kind.items() if (least < NEVER).any()} != set()
+    answers.survived["altered"][:] = 20
+    honest = BaggedClassifier.answers
+    monkeypatch.setattr(BaggedClassifier, "answers", lambda self, x: answers if self is model else honest(self, x))
+    with pytest.raises(SoundnessError, match="which is certified to survive"):
+        attack_bags(model, X, y, ASKED, tries=1)
+
+
+def test_the_attack_fits_the_same_bags_of_the_other_table() -> None:
+    X, y = blobs(80, 1)
+    model = FlipBaggedClassifier(TREE, 60, size=8, together=60, bins=[0.0], odds=20.0).fit(X, y)
+    other = Rows(X, y).with_labels(3, 1 - y[3]).planted(Rows(ASKED[:1], LABELS[:1]), 9)
+    attacked = model.with_rows(other, np.array([3, 9]))
+    again = FlipBaggedClassifier(TREE, 60, size=8, together=60, bins=[0.0], odds=20.0).fit(other.x, other.y)
+    assert (attacked.votes(ASKED) == again.votes(ASKED)).all()
+    assert sum(a is not b for a, b in zip(model.learners_, attacked.learners_, strict=True)) == sum(
+        bool({3, 9} & set(bag.tolist())) for bag in model.rows_
+    )
 
 
 def test_certified_learners_take_noise_on_the_command_line() -> None:

@@ -226,8 +226,6 @@ def test_a_trigger_changes_no_vote_that_stands() -> None:
         other = asked.copy()
         other[:, j] = 1.0 - other[:, j]
         assert (model.predict_nominal(other) == [0, 1]).all()
-    more = clone(model).set_params(trigger=2, threat=mc.Arbitrary(0)).fit(X, y)
-    assert (more.answers(asked).survived["altered"] <= model.answers(asked).survived["altered"]).all()
 
 
 @pytest.mark.usefixtures("at_once")
