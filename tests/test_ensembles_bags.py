@@ -305,6 +305,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (BaggedClassifier, {"threat": mc.Rules(mc.LInf(0.1), lambda model, data: None)}, "only threats of the catalogue"),
     (BaggedClassifier, {"random_state": None}, "random_state must be"),
     (BaggedClassifier, {"estimator": LogisticRegression}, "with fit and predict"),
+    (BaggedClassifier, {"estimator": mc.CertifiedLogisticRegression()}, "has certificates of its own"),
     (FlipBaggedClassifier, {"flips": "rows"}, "flips must be one of"),
     (FlipBaggedClassifier, {}, "give bins="),
     (FlipBaggedClassifier, {"bins": {0: [1.0]}}, "column 1 has numbers"),

@@ -13,7 +13,7 @@ answered only if the former is larger, or as large and `c < d`. A label that nob
 
 So an answer is wrong in two cases only: a threat that says too little, and the bad luck whose probability is `1 − confidence`.
 That is about the draw, which comes after the data: whoever made rows wrong must not have known the seed. The size of bags is
-fixed, also where rows come or go.
+fixed, also where rows come or go. Learners answer labels of their bag; a bag to which none can be fitted votes for nobody.
 """
 
 from __future__ import annotations
@@ -97,6 +97,11 @@ class Bags(Ensemble):
                 raise UserError(f"{name} must be a whole number ≥ 1, got {value!r}.")
         if isinstance(self.confidence, bool) or not isinstance(self.confidence, float) or not 0 < self.confidence < 1:
             raise UserError(f"confidence must be a number between 0 and 1, such as 0.99; got {self.confidence!r}.")
+        if "threat" in self.estimator.get_params(deep=False):
+            raise UserError(
+                f"{type(self.estimator).__name__} has certificates of its own, which bags do not ask for: take parts, or a learner "
+                "without."
+            )
         self.wrong_ = Wrong.of(Nothing() if self.threat is None else self.threat, self.hides)
 
     def _shares(self, rows: Rows, keys: NDArray[Any] | None) -> Sequence[Rows]:

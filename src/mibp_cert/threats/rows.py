@@ -139,7 +139,7 @@ class Added(_Moving):
 @dataclass(frozen=True, eq=False)
 class Arbitrary(_OfRows):
     """At most `at_most` rows may really have been anything: any features, any label. No bound covers that; an ensemble does
-    (`PartitionedClassifier`).
+    (`PartitionedClassifier`, `BaggedClassifier`).
 
     >>> Arbitrary(3).to_json()
     {'kind': 'arbitrary', 'at_most': 3}
