@@ -38,13 +38,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "arrivals", lambda work, groups, parallel, jobs: enumerate(map(work, groups)))
 
 
-NEAREST, SOME = KNeighborsClassifier(1), {"bags": 60, "confidence": 0.5, "together": 300}
+FINE = tuple(i / 4 for i in range(-8, 9))
+NEAREST, SOME = KNeighborsClassifier(1), {"bags": 90, "confidence": 0.5, "together": 300}
 
 
 @parametrize_with_checks(
     [
         BaggedClassifier(NEAREST, **SOME),
-        FlipBaggedClassifier(NEAREST, **SOME, odds=1000.0, bins=(-1.0, 0.0, 1.0)),
+        FlipBaggedClassifier(NEAREST, **SOME, odds=1000.0, bins=FINE),
     ]
 )
 @pytest.mark.usefixtures("at_once")

@@ -99,8 +99,8 @@ class Bags(Ensemble):
             raise UserError(f"confidence must be a number between 0 and 1, such as 0.99; got {self.confidence!r}.")
         if "threat" in self.estimator.get_params(deep=False):
             raise UserError(
-                f"{type(self.estimator).__name__} has certificates of its own, which bags do not ask for: take parts, or a learner "
-                "without."
+                f"{type(self.estimator).__name__} has certificates of its own, which bags do not ask for: take parts, or a "
+                "learner without."
             )
         self.wrong_ = Wrong.of(Nothing() if self.threat is None else self.threat, self.hides)
 
