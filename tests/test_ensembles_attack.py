@@ -269,7 +269,7 @@ def test_what_says_nothing_about_an_ensemble_is_refused(table: Path, words: list
         pytest.param(
             ["bagging:60", "--arbitrary", 1, "--bag-size", 8], "60 bags of 8 of", marks=pytest.mark.slow, id="bagging"
         ),
-        (["bagflip:60", "--bins", 3, "--flips", 1, "--cells", 2], "up to 2 of a wrong row are hidden"),
+        (["bagflip:60", "--bins", 3, "--flips", 1, "--cells", 2], "up to 2 wrong value(s) in a row are hidden"),
         pytest.param(
             ["bagflip:60", "--flip", "labels", "--flips", 1, "--confidence", 0.9],
             "with a confidence of 90 %",

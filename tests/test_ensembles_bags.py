@@ -352,6 +352,9 @@ def test_text_needs_its_names_and_bags_need_no_keys() -> None:
     ):
         with pytest.raises(UserError, match=said):
             FlipBaggedClassifier(encoded(), 40, together=10, bins=bins | given).fit(X, y)
+    model = FlipBaggedClassifier(encoded(), 40, size=10, together=80, bins=bins | {"mood": ["good"]}).fit(X, y)
+    with pytest.raises(UserError, match="'age' has text where there were numbers"):
+        model.predict(X.assign(age="old"))
     with pytest.raises(UserError, match="not chosen by a key"):
         BaggedClassifier(encoded(), 40, together=10).fit(X, y, keys=y)
     with pytest.raises(UserError, match="at least two bins"):

@@ -84,6 +84,10 @@ class Alphabet:
             if isinstance(known, tuple):
                 place = {name: code for code, name in enumerate(known)}
                 found[:, j] = [place.get(cell, len(known)) for cell in column.tolist()]
+            elif column.dtype.kind == "O":
+                raise UserError(
+                    f"The column {self.columns[j]!r} has text where there were numbers: give numbers, or NaN."
+                )
             else:
                 found[:, j] = np.searchsorted(known, column, side="right")  # NaN is above all edges
         return found

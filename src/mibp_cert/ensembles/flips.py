@@ -174,7 +174,7 @@ class FlipBaggedClassifier(Bags):
         pair = self.pair_
         said = f"Flipped are {what}: a value is {self.odds:g} times as likely to stay as to become any particular other one"
         more = f"; up to {pair.trigger} wrong value(s) of the test input are allowed for" if pair.trigger else ""
-        return [*super().words, f"{said}; up to {pair.cells} of a wrong row are hidden that way{more}."]
+        return [*super().words, f"{said}; up to {pair.cells} wrong value(s) in a row are hidden that way{more}."]
 
     @property
     def settings(self) -> dict[str, Any]:
