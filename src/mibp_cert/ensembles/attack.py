@@ -46,6 +46,8 @@ class Attacked:
     least: Index
     by_kind: dict[str, Index]
     at_once: Index
+    tried: int
+    """So many parts, or tables, with wrong rows were tried."""
     words: str
     """What was done, in a sentence."""
 
@@ -93,7 +95,7 @@ def attack(
         f"The attack fitted {len(tasks)} parts again, each with one wrong row (removed, flipped or planted); no certified vote "
         "changed."
     )
-    return Attacked(least, by_kind, _at_once(votes, found.nominal, tried, len(classes)), said)
+    return Attacked(least, by_kind, _at_once(votes, found.nominal, tried, len(classes)), len(tasks), said)
 
 
 def _wrong(

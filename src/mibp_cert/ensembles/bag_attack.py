@@ -66,7 +66,7 @@ def attack_bags(
         f"The attack fitted the bags again that have wrong rows, of {done} tables with up to {max(numbers, default=0)} of them "
         "at once (wrong labels, or planted rows); no certified vote changed."
     )
-    return Attacked(np.minimum.reduce(list(by_kind.values())), by_kind, np.maximum.accumulate(at_once), said)
+    return Attacked(np.minimum.reduce(list(by_kind.values())), by_kind, np.maximum.accumulate(at_once), done, said)
 
 
 def _wrong(

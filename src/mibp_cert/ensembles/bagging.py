@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mibp_cert.ensembles.base import Answers, Ensemble, Table
-from mibp_cert.ensembles.learners import Hear, Task, fit_all, seeded
+from mibp_cert.ensembles.learners import Hear, Task, certifies, fit_all, seeded
 from mibp_cert.ensembles.likelihood import Pair, kept, stands
 from mibp_cert.ensembles.reach import Wrong
 from mibp_cert.ensembles.rows import Rows
@@ -97,7 +97,7 @@ class Bags(Ensemble):
                 raise UserError(f"{name} must be a whole number ≥ 1, got {value!r}.")
         if isinstance(self.confidence, bool) or not isinstance(self.confidence, float) or not 0 < self.confidence < 1:
             raise UserError(f"confidence must be a number between 0 and 1, such as 0.99; got {self.confidence!r}.")
-        if "threat" in self.estimator.get_params(deep=False):
+        if certifies(self.estimator):
             raise UserError(
                 f"{type(self.estimator).__name__} has certificates of its own, which bags do not ask for: take parts, or a "
                 "learner without."
