@@ -93,6 +93,10 @@ TABLES: dict[str, Table] = {
         (*ILL, "--missing", "all", "--epochs", "1", "--engine", "crown", "--loss", "hinge", "--flips", "1"),
     ),
     "votes": Table(_table(15), (*ILL, "--ensemble", "partitions:4", "--learner", "tree", "--flips", "1")),
+    "bags": Table(_table(16), (*ILL, "--ensemble", "bagging:30", "--confidence", "0.5", "--bag-size", "8")),
+    "flipped": Table(
+        _table(17), (*ILL, "--ensemble", "bagflip:30", "--confidence", "0.5", "--bag-size", "8", "--flip", "labels")
+    ),
 }
 PROVEN = ("missing", "commas", "numbers", "categories", "weights")
 """Tables of which there are certificates."""
@@ -198,5 +202,6 @@ TOML: tuple[dict[str, dict[str, Any]], ...] = (
         "threat": {"flips": 1},
         "ensemble": {"kind": "partitions:3", "learner": "tree", "by": "content"},
     },
+    {"data": {"target": "ill"}, "ensemble": {"kind": "bagflip:20", "confidence": 0.5, "bag_size": 9, "bins": 2}},
 )
 """Configurations that are accepted."""
