@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from mibp_cert import collective, fair
 from mibp_cert.certify import ABSTAIN, AttackSettings
 from mibp_cert.certify.attack import attack, check_certificates
-from mibp_cert.certify.predict import nominal_classes
+from mibp_cert.certify.predict import margin_pairs, nominal_classes
+from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.data import Dataset, Split, two_moons
 from mibp_cert.doors import certify_training
 from mibp_cert.engines import Box, Inputs
+from mibp_cert.engines.relational import RelationalSet, linear_part, output_range
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.nets import Network, Plan, Training, run_steps
 from mibp_cert.threats import LInf
@@ -192,3 +195,26 @@ def test_settings_are_checked_where_they_are_made() -> None:
     ):
         with pytest.raises(UserError, match="must be"):
             make()
+
+
+def test_attacks_on_the_closest_points_alone_find_the_same_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many test rows: margins are held for the points that are attacked, and ranges for all."""
+    data, network = two_moons(0, sizes=(40, 10, 90)), Network.mlp([2, 4, 2])
+    settings = AttackSettings(members=3, points=5, parameters=2, rounds=0)
+
+    def certified() -> CertifiedRun:
+        return certify_training(network, data, LInf(0.02), Training(epochs=3), attack_settings=settings)
+
+    whole = certified()
+    monkeypatch.setattr("mibp_cert.certify.attack.LINEAR_CELLS", 0)
+    some = certified()
+    assert whole.attack is not None
+    assert some.attack is not None
+    np.testing.assert_allclose(some.attack.theta, whole.attack.theta, rtol=1e-9)
+    pairs, _ = margin_pairs(network)
+    make, inputs = partial(network.margin_graph, first=pairs), Inputs(data.tested.x)
+    assert isinstance(whole.bounds, RelationalSet)
+    ends, _ = linear_part(make, network.layout, whole.bounds, inputs)
+    alone = output_range(make, network.layout, whole.bounds, inputs)
+    np.testing.assert_array_equal(alone.low, ends.low)
+    np.testing.assert_array_equal(alone.high, ends.high)

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 import mibp_cert as mc
-from fits import World, step_of, table, threats
+from fits import World, attacked, step_of, table, threats
 from mibp_cert.certify import attack, forecast
+from mibp_cert.certify.predict import nominal_classes, nominal_outputs
+from mibp_cert.data import iris
 from mibp_cert.errors import UnsupportedOperation, UserError
-from mibp_cert.fitted import SCORE_LOSSES, Fitted, dual, engine, ranges, shared
+from mibp_cert.fitted import SCORE_LOSSES, Fitted, dual, engine, margin_queries, outputs, ranges, shared
 from mibp_cert.fitted.dual import Dual
 from mibp_cert.fitted.ellipsoid import Ellipsoids
 from mibp_cert.fitted.problem import Problem
 from mibp_cert.fitted.ranges import prove
+from mibp_cert.fitted.several import OneVersusRest
 from mibp_cert.fitted.shared import Costs, Shared
 from mibp_cert.fitted.table import Table
 
@@ -153,6 +156,73 @@ def test_features_of_many_rows_hold_real_fits(monkeypatch: pytest.MonkeyPatch) -
     many = mc.certify_fit(data, mc.LInf(0.005), model)
     assert few.bounds.within(many.bounds)
     assert (many.bounds.radius <= 2.0 * few.bounds.radius + 1e-9).all()
+
+
+FLOWERS = ["logistic of each class", "squared hinges of each class"]
+
+
+@pytest.mark.parametrize("name", FLOWERS)
+@pytest.mark.parametrize(
+    "threat", [mc.LInf(0.02), mc.LInf(0.01) & mc.LabelFlips(1)], ids=["noise", "noise and a label"]
+)
+def test_classes_of_many_rows_hold_real_fits_and_are_close_to_those_of_few(
+    name: str, threat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each versus the rest, forced: the real fits of the attack on few rows are within, and what is certified stays."""
+    whole = iris(0)
+    data = mc.Split("iris", whole.train.take(np.arange(0, 90, 2)), None, whole.tested)
+    model = Fitted(C=0.02, multi="one-versus-rest") if name == FLOWERS[0] else Fitted("squared-hinge", C=0.005)
+    few = mc.certify_fit(data, threat, model)
+    monkeypatch.setattr(engine, "APART_CELLS", 0)
+    monkeypatch.setattr(attack, "MANY_CELLS", 0)
+    run = mc.certify_fit(data, threat, model)
+    problem = run.bounds.problem  # type: ignore[union-attr]
+    assert isinstance(problem, OneVersusRest)
+    assert problem.many
+    wider = run.bounds.radius / few.bounds.radius
+    assert ((wider > 0.8) & (wider < 2.0)).all()
+    assert run.test is not None
+    assert few.test is not None
+    assert run.test.certified.sum() >= 0.8 * few.test.certified.sum() > 0
+    assert few.attack is not None
+    for theta in few.attack.theta:  # as all real fits: what is certified stays
+        assert run.bounds.contains(theta)
+        now = nominal_classes(run.network, theta, whole.tested.x)
+        assert (now == run.test.classes)[run.test.certified].all()
+    x, total = whole.tested.x, mc.explain(run, whole.tested.x, "low").total
+    outs = np.stack([nominal_outputs(run.network, theta, x) for theta in [run.theta, *few.attack.theta]])
+    lead = np.take_along_axis(outs, run.test.centre[None, :, None], axis=2) - outs
+    fallen = np.where(lead[0] == 0.0, np.inf, lead[0] - lead)  # of one's own class there is none
+    assert (fallen.min(axis=2) <= total + 1e-9).all()
+
+
+def _leads_escape(seeds: int = 3) -> bool:
+    """Does a lead of one class over another, of models that were really fitted, leave its ends?"""
+    for seed in range(seeds):
+        data, model = table("cross-entropy", 15, seed=seed, classes=3), Fitted(C=0.5, multi="one-versus-rest")
+        step = step_of(data, model)
+        members = mc.LInf(0.05).bind(data)
+        _, _, theta = attacked(step, members, samples=20, rounds=1)
+        problem = engine.classes_problem(step, members, np.zeros(0))
+        assert isinstance(problem, OneVersusRest)
+        problem = replace(problem, each=tuple(replace(one, shared=True) for one in problem.each))
+        z = prove(problem)
+        assert z is not None
+        a = margin_queries(step, problem.c, data.x, data.y).reshape(-1, len(problem.c))
+        parts, zero = engine.many(problem, z, a), np.zeros(len(a))
+        for enough in (None, lambda low: low > 0):
+            low, high = outputs.outputs(parts, zero, zero, enough, lambda *at: None)
+            value = a @ theta.T
+            if (value < low[:, None] - 1e-9).any() or (value > high[:, None] + 1e-9).any():
+                return True
+    return False
+
+
+def test_leads_of_many_rows_hold_real_fits_and_half_a_sum_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not _leads_escape()
+    whole = outputs._ends
+    monkeypatch.setattr(outputs, "_ends", lambda parts, of, some: whole(parts[:-1], of, some))
+    assert _leads_escape()
 
 
 # Mutants ----------------------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ def test_engines_of_one_score_are_refused_before_any_work(name: str, model: Fitt
 def test_many_rows_and_classes_without_rows_are_refused() -> None:
     rng = np.random.default_rng(0)
     data = Dataset.of(rng.normal(size=(3000, 4)), np.arange(3000) % 3)
-    with pytest.raises(UserError, match=r"With 3 classes.*at most about 2500 rows"):
+    with pytest.raises(UserError, match=r"With 3 classes.*--multi one-versus-rest.*at most about 2500 rows"):
         certify_fit(data, LInf(0.01))
     with pytest.raises(UserError, match="No training row has the class 2"):
         certify_fit(data.take(np.arange(9)), LInf(0.01), sample_weight=(np.arange(9) % 3 < 2).astype(float))

@@ -344,7 +344,11 @@ def test_a_useless_model_is_said_to_be_one_before_anything_else() -> None:
     assert "5 of them are wrong all the same." in text
     assert "--features 30" in text
     assert "It is right on" not in text
-    assert "always 'no' 87.5 % 50.0 % 100.0 % 0.0 %" in text
+    assert "always 'no' clean model" in text
+    assert "accuracy 87.5 %" in text
+    assert "balanced 50.0 %" in text
+    assert "'no' (35) 100.0 %" in text
+    assert "'yes' (5) 0.0 %" in text
     beside = Choice(0.01, (Candidate(0.01, 0.875, 0.875), Candidate(1.0, 0.9, 0.7)), Judge(False, 0.875))
     text = _read(run, configuration={}, choice=beside).text
     assert "Try C = 1 (clean 90.0 %, certified 70.0 % on validation rows), which beats the baseline" in text

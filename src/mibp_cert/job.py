@@ -19,7 +19,8 @@ from mibp_cert.doors import certify_fit, certify_training, fit_request, training
 from mibp_cert.engines import RelationalSettings, SolverSettings, engine_named
 from mibp_cert.errors import UserError
 from mibp_cert.fitted import FITTED, MODELS, REGRESSIONS, FitMibpEngine, Fitted, RandomFeatures
-from mibp_cert.nets import Network, Training
+from mibp_cert.fitted.model import ONE_VERSUS_REST, most_rows
+from mibp_cert.nets import Linear, Network, Training
 from mibp_cert.nets.plan import effective_batch_size
 from mibp_cert.questions.properties import Questions
 from mibp_cert.studies.choose import COARSE, GRID, Choice, choose_C
@@ -130,7 +131,9 @@ def job_of(config: Config, data: Split | None = None) -> Job:
     if questions is not None:
         questions.check(data, test_threat=bool(test))
     if config["model"]["kind"] != NETWORK:
-        model = _fitted(config, data)
+        model, apart = _in_time(_fitted(config, data), data)
+        said += [apart] if apart else []
+        config = {**config, "model": {**config["model"], "multi": model.multi}}
         kept, engine = _of_fitted(config, model) | {"threat": threat.to_json()}, _fit_engine(config)
         options["solver"] = _typed(SolverSettings, config["solver"])
         open_ = config["model"]["C"] == AUTO
@@ -193,6 +196,21 @@ def _fitted(config: Config, data: Split) -> Fitted:
         has, needs = ("numbers", "classes") if numbers else ("classes", "numbers")
         raise UserError(f"--model {kind} predicts {needs}, but the target has {has}; choose {' or '.join(fitting)}.")
     return model
+
+
+def _in_time(model: Fitted, data: Split) -> tuple[Fitted, str]:
+    """Where softmax would take hours and nobody asked for it: each class versus the rest; and a sentence that says so."""
+    rows, classes = len(data.train), len(data.train.classes) if data.train.task is Task.CLASSES else 0
+    if classes < 3 or model.multi is not None or not model.softmax:
+        return model, ""
+    last = model.network(data.train).layers[-1]
+    assert isinstance(last, Linear)
+    if rows <= most_rows(last.inputs + 1, classes):
+        return model, ""
+    return replace(model, multi=ONE_VERSUS_REST), (
+        f"With {classes} classes, bounds of softmax for {rows} rows would take hours: each class is fitted versus the "
+        f"rest (--multi {ONE_VERSUS_REST})."
+    )
 
 
 def _class_weight(said: Any) -> Any:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mibp_cert.certify.predict import ABSTAIN, Attack, Predictions, Ranges, margin_pairs
 from mibp_cert.engines import Box, Inputs, ParameterSet, Progress, RelationalEngine, RelationalSettings
-from mibp_cert.engines.relational import Case, LinearPart, cases_of, linear_part
+from mibp_cert.engines.relational import Case, LinearPart, cases_of, linear_part, output_range
 from mibp_cert.engines.rounding import Array, Interval
 from mibp_cert.errors import SoundnessError, UserError
 from mibp_cert.fitted import FitStep, adjoint, margin_queries
@@ -38,6 +38,8 @@ FEW_CELLS = 100_000_000
 """... as many as have so many cells together, ..."""
 FEW = 16
 """... but at least so many."""
+LINEAR_CELLS = 50_000_000
+"""Margins × symbols that are held at once; beyond, those of the closest points alone."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def attack(
     cases = cases or cases_of(_relational_state(network, steps, theta0, threat), threat)
     if any(case.state.data for case in cases):
         trainer.add(_parameter_attacks(cases, settings), "parameter attack")
-        margins = _Margins.of(network, cases, inputs, nominal)
+        margins = _Margins.of(network, cases, *_near(network, cases, inputs, nominal, settings.points))
         if inputs.members is not None:
             trainer.perturb(_worst_inputs(inputs, margins))
         trainer.add(_point_attacks(cases, margins, settings), "point attack")
@@ -309,10 +311,7 @@ class _Margins:
         found = [
             linear_part(lambda n: network.margin_graph(n, pairs), network.layout, case.state, inputs) for case in cases
         ]
-        relevant = np.ones((len(inputs.x), len(pairs)), dtype=bool)
-        if nominal is not None:
-            relevant = speaks_for[None, :] == nominal[:, None]
-        low = np.stack([np.where(relevant, np.nan_to_num(bounds.low, nan=-np.inf), np.inf) for bounds, _ in found])
+        low = _lowest([bounds for bounds, _ in found], speaks_for, nominal)
         return cls(low, [linear for _, linear in found], nominal is None)
 
     def worst(self, point: int) -> list[tuple[int, int]]:
@@ -325,13 +324,39 @@ class _Margins:
 
 def _point_attacks(cases: list[Case], margins: _Margins, settings: AttackSettings) -> list[tuple[Array, Array]]:
     """Minimise the linear part of the margins that are closest to zero."""
-    low = margins.low.min(axis=(0, 2))
-    closest = np.argsort(np.abs(np.nan_to_num(low, neginf=0.0)), kind="stable")[: settings.points]
     return [
         cases[case].threat.worst(margins.linear[case].data[i, pair])
-        for i in closest.tolist()
+        for i in _closest(margins.low, settings.points).tolist()
         for case, pair in margins.worst(i)
     ]
+
+
+def _closest(low: Array, points: int) -> NDArray[np.intp]:
+    """The points whose margins are closest to zero."""
+    return np.argsort(np.abs(np.nan_to_num(low.min(axis=(0, 2)), neginf=0.0)), kind="stable")[:points]
+
+
+def _lowest(bounds: list[Interval], speaks_for: NDArray[np.intp], nominal: NDArray[np.intp] | None) -> Array:
+    """Lower ends of the margins that matter (cases × points × pairs); infinite for others."""
+    relevant = np.ones(bounds[0].low.shape, dtype=bool)
+    if nominal is not None:
+        relevant = speaks_for[None, :] == nominal[:, None]
+    return np.stack([np.where(relevant, np.nan_to_num(one.low, nan=-np.inf), np.inf) for one in bounds])
+
+
+def _near(
+    network: Network, cases: list[Case], inputs: Inputs, nominal: NDArray[np.intp] | None, points: int
+) -> tuple[Inputs, NDArray[np.intp] | None]:
+    """The inputs that are attacked; all of them, where what their margins are made of can be held at once."""
+    pairs, speaks_for = margin_pairs(network)
+    cells = len(inputs.x) * len(pairs) * sum(case.state.data for case in cases)
+    if inputs.members is not None or cells <= LINEAR_CELLS:
+        return inputs, nominal
+    ranges = [
+        output_range(lambda n: network.margin_graph(n, pairs), network.layout, case.state, inputs) for case in cases
+    ]
+    some = _closest(_lowest(ranges, speaks_for, nominal), points)
+    return inputs.take(some), None if nominal is None else nominal[some]
 
 
 def _worst_inputs(inputs: Inputs, margins: _Margins) -> list[Array]:

@@ -22,7 +22,7 @@ from mibp_cert.data import Dataset
 from mibp_cert.engines import Engine
 from mibp_cert.errors import UserError
 from mibp_cert.fitted import FITTED, Fitted
-from mibp_cert.fitted.problem import OWN_CELLS
+from mibp_cert.fitted.problem import APART_CELLS, OWN_CELLS
 from mibp_cert.nets import Network, Training, effective_batch_size, steps_per_epoch
 from mibp_cert.threats import Threat
 
@@ -127,7 +127,7 @@ def _fit_seconds(network: Network, train: Dataset, model: Fitted, queries: int, 
     attack = ATTACK * n * p if attacked else 0.0
     if k > 1 and model.softmax:
         return CLASSES * min(n * n * p * k, OWN_CELLS) + attack
-    own = n * n * p <= OWN_CELLS
+    own = n * n * p * k <= (APART_CELLS if k > 1 else OWN_CELLS)
     one = OWN * n * n * p if own else SHARED * n * p * p * p + OPEN * n * p * queries
     return k * one + attack
 

@@ -225,7 +225,10 @@ def notes(frame: pd.DataFrame, reading: Reading) -> list[str]:
         for name in frame.columns
         if name != reading.target and frame[name].nunique(dropna=False) == 1
     ]
-    kind = "a number to predict" if is_regression(frame, reading) else "classes"
+    regression, target = is_regression(frame, reading), frame[reading.target]
+    kind = "a number to predict" if regression else "classes"
+    if not regression and pd.api.types.is_numeric_dtype(target) and target.nunique() > 2:
+        kind += " (--regression: as a number to predict)"
     return [f"The target '{reading.target}' is read as {kind}.", *said]
 
 

@@ -85,8 +85,11 @@ def sources(problem: Problem, clean: Clean, data: Dataset) -> str:
     index = range(len(data)) if data.index is None else data.index.tolist()
     rows = share.sum(axis=1)
     worst = [int(i) for i in np.argsort(-rows, kind="stable")[:TOLD] if rows[int(i)] > 0]
-    listed = ", ".join(str(index[i]) for i in worst)
-    return f": it comes most from {told}; rows with most of it are {listed} ({100 * rows[worst].sum():.0f} %)"
+    listed, together = ", ".join(str(index[i]) for i in worst), f"{100 * rows[worst].sum():.0f}"
+    some = (
+        "" if together == "0" else f"; rows with most of it are {listed} ({together} %)"
+    )  # of many rows none stands out
+    return f": it comes most from {told}{some}"
 
 
 def shares(problem: Problem, clean: Clean) -> Array:

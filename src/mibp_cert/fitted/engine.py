@@ -23,8 +23,9 @@ from mibp_cert.fitted.finite import FiniteProblem, finite_problem
 from mibp_cert.fitted.losses import EPS
 from mibp_cert.fitted.minimum import minimise, tilt
 from mibp_cert.fitted.model import FitStep
+from mibp_cert.fitted.outputs import Part, outputs
 from mibp_cert.fitted.presence import check_left, counted
-from mibp_cert.fitted.problem import OWN_CELLS, Problem
+from mibp_cert.fitted.problem import APART_CELLS, OWN_CELLS, Problem
 from mibp_cert.fitted.query import LINEAR, linear_in_features, linear_in_parameters, moved_by_inputs
 from mibp_cert.fitted.ranges import prove
 from mibp_cert.fitted.several import OneVersusRest, SoftmaxProblem, of_class, with_classes
@@ -178,11 +179,10 @@ class DualEngine(Engine):
         extra = 8.0 * (a.shape[-1] + 4) * EPS * (np.abs(flat) @ z.reach + np.abs(base)) + moved.ravel()
         low, high = np.full(len(flat), -np.inf), np.full(len(flat), np.inf)
         enough = None if wanted is None else wanted.enough
-        if isinstance(problem, Problem) and problem.shared:
+        parts = () if isinstance(problem, FiniteProblem) else many(problem, z, flat[asked])
+        if parts:
             with self.crew.working():
-                low[asked], high[asked] = problem.outputs(
-                    z, flat[asked], base[asked], extra[asked], enough, self.progress
-                )
+                low[asked], high[asked] = outputs(parts, base[asked], extra[asked], enough, self.progress)
         else:
             with self.crew.counting(2 * int(asked.sum())):
                 low[asked] = base[asked] - problem.upper(z, -flat[asked]) - extra[asked]
@@ -224,13 +224,24 @@ def table_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Problem:
     return _one_score(step, threat, frozen, step.column, _table(step, threat, frozen, (step.column,)))
 
 
+def many(problem: Bounded, ranges: Ranges, a: Array) -> tuple[Part, ...]:
+    """The problems of many rows, with their parts of the queries; none where rows are few."""
+    if isinstance(problem, Problem) and problem.shared:
+        return (Part(problem, ranges, a),)
+    if isinstance(problem, OneVersusRest) and problem.many:
+        of = zip(problem.each, problem.split(ranges), np.moveaxis(problem.by_class(a), 1, 0), strict=True)
+        return tuple(Part(*one) for one in of)
+    return ()
+
+
 def _one_score(step: FitStep, threat: ThreatSet, frozen: Array, column: int, table: Table) -> Problem:
     """The same for a table with the targets of this column."""
     y, weights, design = threat.reference[1][:, column], *_seen(step, threat, frozen)
     c = minimise(design, y, weights, table.alpha, step.loss)
     tau = tilt(design, y, weights, table.alpha, step.loss, c)
     problem = Problem(table, step.loss, c, tau, (design @ c)[weights > 0])
-    return replace(problem, shared=not step.several and problem.cells > OWN_CELLS)
+    joint = len(table.rows) ** 2 * len(c) * step.head.outputs  # of all classes at once
+    return replace(problem, shared=joint > APART_CELLS if step.several else problem.cells > OWN_CELLS)
 
 
 def classes_problem(step: FitStep, threat: ThreatSet, frozen: Array) -> Bounded:

@@ -57,16 +57,23 @@ def explain_classes(problem: SoftmaxProblem | OneVersusRest, ranges: Ranges, cle
     """What the upper bounds of `a·Θ` are made of, for queries as the network lays parameters out."""
     rows = problem.table.rows if isinstance(problem, SoftmaxProblem) else problem.each[0].table.rows
     step = max(1, CELLS // max(1, rows.x.size * clean.y.shape[1]))
+    if isinstance(problem, OneVersusRest) and problem.many:
+        return _apart(problem, ranges, clean, a)
     parts = [_joint(problem, ranges, clean, a[i : i + step]) for i in range(0, len(a), step)]
     found = _each(parts, lambda *of: np.concatenate(of))
     if isinstance(problem, SoftmaxProblem):
         return found
-    queries = zip(problem.each, problem.split(ranges), np.moveaxis(problem.by_class(a), 1, 0), clean.y.T, strict=True)
-    own = [explain(one, z, replace(clean, y=y), part) for one, z, part, y in queries]
-    apart = sum(own[1:], own[0])
+    apart = _apart(problem, ranges, clean, a)
     less = apart.total <= found.total
     less |= problem.by_class(a).any(axis=2).sum(axis=1) < 2  # such a query is asked of its own problem alone
     return _each([apart, found], lambda one, other: np.where(less.reshape(-1, *[1] * (one.ndim - 1)), one, other))
+
+
+def _apart(problem: OneVersusRest, ranges: Ranges, clean: Clean, a: Array) -> Explanation:
+    """The sum of what the bounds of the classes' own problems are made of."""
+    queries = zip(problem.each, problem.split(ranges), np.moveaxis(problem.by_class(a), 1, 0), clean.y.T, strict=True)
+    own = [explain(one, z, replace(clean, y=y), part) for one, z, part, y in queries]
+    return sum(own[1:], own[0])
 
 
 def _each(parts: list[Explanation], how: Any) -> Explanation:

@@ -222,21 +222,18 @@ class Fitted:
         empty = [str(train.classes[k]) for k in range(last.outputs) if not (present == k).any()]
         if empty:
             raise UserError(f"No training row has the class {', '.join(empty)}: leave it out of the classes.")
-        apart = (last.inputs + 1) * last.outputs
-        most = _most_rows(apart * last.outputs if self.softmax else apart)
-        if len(train) > most:
-            way = (
-                f"one class versus the rest (--multi {ONE_VERSUS_REST}), or " if len(train) <= _most_rows(apart) else ""
-            )
+        most = most_rows(last.inputs + 1, last.outputs)
+        if self.softmax and len(train) > most:
             raise UserError(
                 f"With {last.outputs} classes, bounding the scores of {len(train)} rows among each other would take hours: fit "
-                f"{way}at most about {most // 100 * 100} rows (such as --sample {most // 100 * 100})."
+                f"one class versus the rest (--multi {ONE_VERSUS_REST}), or at most about {most // 100 * 100} rows (such as "
+                f"--sample {most // 100 * 100})."
             )
 
 
-def _most_rows(wide: int) -> int:
-    """Rows whose scores can be bounded among each other in minutes, with so many cells for a pair of them."""
-    return math.isqrt(MOST_CLASS_CELLS // wide)
+def most_rows(parameters: int, classes: int) -> int:
+    """Rows whose scores softmax can bound among each other in minutes, with so many parameters for each class."""
+    return math.isqrt(MOST_CLASS_CELLS // (parameters * classes * classes))
 
 
 def _outputs(train: Dataset) -> int:

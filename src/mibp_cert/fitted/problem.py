@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mibp_cert.fitted.bounded import Ranges, Whole
 from mibp_cert.fitted.dual import Dual
@@ -24,17 +23,12 @@ OWN_CELLS = 20_000_000
 MOST_CELLS = 100_000_000
 """The same, where shared multipliers prove nothing: some minutes."""
 MOST_CLASS_CELLS = 300_000_000
-"""Rows × rows × parameters × classes of softmax that are bounded: some minutes."""
-OWN_TESTS = 200_000_000
-"""Queries × rows × parameters that get multipliers of their own beside many rows."""
+"""Rows × rows × parameters × classes × classes of softmax that are bounded: some minutes."""
+APART_CELLS = 300_000_000
+"""The same up to which classes versus the rest have multipliers of every row's own, and one bound for all of them: rows × rows ×
+parameters × classes."""
 BEST_TESTS = 500_000_000
 """Queries × rows × parameters × (parameters + 30) that get the best multipliers: some seconds."""
-NEAR = 0.25
-"""Lower ends further below 0, relative to the range, are left as they are."""
-AT_ONCE = 100
-"""Queries between two words of how far it is."""
-EXACT_CELLS = 2_000_000_000_000
-"""Queries × rows × columns × parameters whose sums over rows are taken exactly: some minutes."""
 CUTS = 2
 """How often the ranges are shrunk under the assumption of an exit."""
 
@@ -133,40 +127,6 @@ class Problem(Whole):
     def around(self, ranges: Ranges) -> Zonotope:
         """The zonotope around all minimisers in the ranges."""
         return Zonotope(self.table, self.loss, ranges, self.tau)
-
-    def outputs(
-        self,
-        ranges: Ranges,
-        a: Array,
-        base: Array,
-        extra: Array,
-        enough: Callable[[Array], NDArray[np.bool_]] | None,
-        hear: Callable[[int, int], None],
-    ) -> tuple[Array, Array]:
-        """Many rows: ends of `base + a·θ ± extra`. First come ellipsoids, then sums over rows, at last multipliers of the query's
-        own: what is `enough` of the lower end is looked at no longer. `hear(done, total)` counts queries."""
-        shared, n = Shared(self.table, self.loss, ranges, self.tau), len(self.table.rows)
-        low, high = Ellipsoids(shared).ends(a)
-        low, high = base + low - extra, base + high + extra
-        left = np.arange(len(a)) if enough is None else np.flatnonzero(~enough(low))
-        if len(left) * n * shared.kinds * len(self.c) > EXACT_CELLS:
-            left = left[:0]
-        for k in range(0, len(left), AT_ONCE):
-            some = left[k : k + AT_ONCE]
-            below, above = shared.ends(a[some])
-            low[some] = np.maximum(low[some], base[some] + below - extra[some])
-            high[some] = np.minimum(high[some], base[some] + above + extra[some])
-            hear(k + len(some), len(left))
-        if enough is None:
-            return low, high
-        left = np.flatnonzero(~enough(low) & (base + a @ self.c > 0) & (low > -NEAR * (high - low)))
-        left = left[np.argsort(-low[left], kind="stable")][: max(1, OWN_TESTS // (n * len(self.c)))]
-        dual = Dual(self.table, self.loss, ranges, self.tau, 3)
-        for k, i in enumerate(left):
-            own = base[i] - dual.upper(-a[i : i + 1]) - extra[i]
-            low[i] = np.maximum(low[i], own[0])
-            hear(k + 1, len(left))
-        return low, high
 
     def reaches(self, around: Zonotope, a: Array, v: float, own: int = -1, sign: float = 1.0) -> bool:
         """May `a·θ` (or the score of row `own`, times `sign`) be `v` or more, for minimisers in the ranges? False is proven."""

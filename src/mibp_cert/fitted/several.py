@@ -7,8 +7,9 @@ z_l` of every row, for all pairs `k < l`.
 *One-versus-rest*: class `k` against all others has the minimiser `θ_k` of a problem with two classes, which knows nothing of
 the other problems: each is proven on its own. A query `Σ_k a_k·θ_k` is at most the sum of the bounds of its parts, since every
 dataset has to obey each of these; and at most the bound of all classes at once (`fitted.rest`), which pays for a cell's noise
-only once. All problems have one table but for their targets, with the same alternatives: a label that neither enters nor leaves
-class `k` is nothing to its target, but may change the row's weight (`fitted.presence`).
+only once. Of many rows that would take hours: there classes are bounded apart. All problems have one table but for their targets,
+with the same alternatives: a label that neither enters nor leaves class `k` is nothing to its target, but may change the row's
+weight (`fitted.presence`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from mibp_cert.fitted.class_dual import ClassDual
 from mibp_cert.fitted.classes import Box, by_class, in_layout, pairs_of
 from mibp_cert.fitted.known import Known
 from mibp_cert.fitted.losses import EPS
+from mibp_cert.fitted.outputs import Part
 from mibp_cert.fitted.problem import OWN_CELLS, Problem
 from mibp_cert.fitted.rest import RestKnown
 from mibp_cert.fitted.softmax import ClassKnown
@@ -143,6 +145,11 @@ class OneVersusRest(Parts):
     c: Array
     tau: Array
 
+    @property
+    def many(self) -> bool:
+        """Many rows: classes are bounded apart, and never at once."""
+        return any(problem.shared for problem in self.each)
+
     @classmethod
     def of(cls, each: tuple[Problem, ...], width: int) -> Self:
         """With `width` weights for every class."""
@@ -185,7 +192,7 @@ class OneVersusRest(Parts):
     def upper(self, ranges: Ranges, a: Array) -> Array:
         apart, queries = self._apart(ranges, a), self.by_class(a)
         several = np.flatnonzero(queries.any(axis=2).sum(axis=1) > 1)
-        if not len(several):  # a query of one class is asked of its own problem alone
+        if self.many or not len(several):  # a query of one class is asked of its own problem alone
             return apart
         together = self._dual(ranges).upper(queries[several].reshape(len(several), a.shape[1]))
         apart[several] = np.fmin(apart[several], together)
@@ -197,7 +204,8 @@ class OneVersusRest(Parts):
         queries = np.moveaxis(self.by_class(a), 1, 0)
         for problem, own, part in zip(self.each, self.split(ranges), queries, strict=True):
             asked = np.flatnonzero(part.any(axis=1))
-            found = problem.upper(own, part[asked])
+            one = Part(problem, own, part[asked])
+            found = one.rough(one.a)[1] if problem.shared else problem.upper(own, one.a)
             total[asked] += found
             size[asked] += np.abs(found)
         return total + 4.0 * len(self.each) * EPS * size

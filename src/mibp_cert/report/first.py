@@ -15,7 +15,7 @@ from mibp_cert.report.words import Step, done, fitted_words, survives, verdict
 from mibp_cert.threats.base import count
 
 CLASSES = 40
-"""Classes up to which each has a column of its own."""
+"""Classes up to which each has a line of its own."""
 STEPS = 4
 """Things to do that are named, at most."""
 
@@ -42,7 +42,9 @@ def _worth(run: CertifiedRun) -> list[str]:
     lines = worth_lines(run, CLASSES)
     if lines is None:
         return [*shown, "<p>There are no test data, so that no prediction was asked for.</p>"]
-    return [*shown, table(lines.head, lines.rows, "baseline, clean, attacked and certified figures", "figures")]
+    # Classes go downward, where there is room for many: a narrow screen would hide those to the right.
+    head, *rows = zip(lines.head, *lines.rows, strict=True)
+    return [*shown, table(head, rows, "baseline, clean, attacked and certified figures", "figures")]
 
 
 def _survives(run: CertifiedRun) -> list[str]:

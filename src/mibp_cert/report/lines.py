@@ -21,7 +21,7 @@ class Lines(NamedTuple):
 
 def worth_lines(run: CertifiedRun, most_classes: int) -> Lines | None:
     """Baseline, clean, attacked and certified figures of the test points under each other; None without test points.
-    `most_classes`: how many may have a column of their own."""
+    `most_classes`: how many may have figures of their own."""
     worth, tried = run.worth, run.attack is not None
     if worth is None:
         return None
@@ -66,6 +66,8 @@ def values_words(record: ColumnRecord) -> str:
         values = f"number, {record.low:.6g} to {record.high:.6g}"
     else:
         some = ", ".join(shortened(name, 20) for name in record.categories[:5])
-        values = f"{len(record.categories)} {'classes' if record.target else 'categories'}: {some}"
+        one = len(record.categories) == 1
+        kinds = ("class" if one else "classes") if record.target else ("category" if one else "categories")
+        values = f"{len(record.categories)} {kinds}: {some}"
         values += ", …" if len(record.categories) > 5 else ""
     return ("target, " if record.target else "") + values

@@ -188,6 +188,8 @@ def _better_model(run: CertifiedRun, frontier: Frontier | None, *, own: bool) ->
     good = [] if frontier is None else [p for p in frontier.points if frontier.judge.beats(p.clean) and not p.chosen]
     if frontier is not None and good:
         best = max(good, key=lambda p: frontier.judge.rank(p.clean, p.certified))
+        if not own and not best.flags:  # a command of the caller says so
+            return []
         return [Step(f"Try {_point(frontier, best)}, which beats the baseline on validation rows.", best.flags)]
     tried = "" if frontier is None else f", nor does any other {frontier.what} that was bounded on validation rows"
     said = f"Try other columns, or another model: this one does not beat a constant answer{tried}."
@@ -219,7 +221,7 @@ def _more(run: CertifiedRun, frontier: Frontier | None, *, own: bool) -> list[St
     if frontier is not None and (other := _accurate(frontier)) is not None:
         gain = "a smaller error and wider ranges" if frontier.judge.numbers else "more accuracy and fewer certificates"
         found.append(Step(f"For {gain} take {_point(frontier, other)}.", other.flags))
-    elif frontier is not None:
+    elif frontier is not None and own:  # else a command of the caller says so
         found += [
             Step(f"Doubt less, or be patient: {_point(frontier, p)} is more accurate, but has no quick proof.")
             for p in frontier.points

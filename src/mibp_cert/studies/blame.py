@@ -128,13 +128,14 @@ def blame(
     numbers = run.train.task is Task.NUMBERS
     if run.fitted is None and not cases_of(run.bounds, run.request.members):
         raise UserError("Blame reads the relational bound; run the engine 'relational'.")
+    known = None
     if x is None:
         if run.data.test is None:
             raise UserError("Blame is about predictions: hand in the rows to ask about, blame(run, x=…).")
-        x = run.test_inputs()
+        x, known = run.test_inputs(), run.test
     run.check_reached()
     inputs = x if isinstance(x, Inputs) else run.inputs(x)
-    answer = None if numbers else run.certify_inputs(inputs)
+    answer = None if numbers else run.certify_inputs(inputs) if known is None else known
     open_ = np.ones(len(inputs.x), dtype=bool) if answer is None else ~answer.certified
     asked = np.flatnonzero(open_) if points is None else np.asarray(points, dtype=np.intp)
     check_points(asked.tolist(), len(inputs.x))

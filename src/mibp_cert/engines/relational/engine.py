@@ -8,7 +8,7 @@ remainder, so that later steps know it too. Above a budget the smallest generato
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
@@ -87,7 +87,7 @@ class RelationalEngine(Engine):
         self, make: Maker, layout: Layout, state: ParameterSet, inputs: Inputs, wanted: Wanted | None = None
     ) -> tuple[Interval, StepReport]:
         whole = wanted is not None and wanted.whole
-        found = [linear_part(make, layout, one, inputs, whole=whole)[0] for one in states_of(state)]
+        found = [output_range(make, layout, one, inputs, whole=whole) for one in states_of(state)]
         if not found:
             raise UserError("Relational prediction needs the engine 'relational'; choose --predict interval or exact.")
         return Interval.hull(found), StepReport()
@@ -255,23 +255,18 @@ class LinearPart:
     """What the other symbols and the slack can add or take away."""
 
 
+def output_range(make: Maker, layout: Layout, state: RelationalSet, inputs: Inputs, *, whole: bool = False) -> Interval:
+    """Bounds of the output alone; of its linear part, only that of a slice of rows is held at once."""
+    ranges = [form.range for form, _, _ in _slices(make, layout, state, inputs, whole=whole)]
+    return Interval(np.concatenate([r.low for r in ranges]), np.concatenate([r.high for r in ranges]))
+
+
 def linear_part(
     make: Maker, layout: Layout, state: RelationalSet, inputs: Inputs, *, whole: bool = False
 ) -> tuple[Interval, LinearPart]:
     """Bounds of the output as one expression in the set's symbols, and its linear part."""
-    known, box, blocks = state.data, inputs.range, state.noise.blocks
-    centre, noise = inputs.x, sparse.csr_matrix((inputs.x.size, known))
-    if inputs.members is not None:  # the inputs' own symbols come right after the training data's
-        own = inputs.members.noise()
-        blocks = (*blocks, *(block.shifted(known) for block in own.blocks))
-        centre, noise = own.x_centre, sparse.hstack([noise, own.x_linear], format="csr")
-        state = replace(state, linear=np.insert(state.linear, np.full(own.symbols, known), 0.0, axis=1))
-    data, size = noise.shape[1], len(inputs.x) if whole else SLICE
-    parts: list[tuple[Array, ...]] = []
-    for start in range(0, len(inputs.x), size):
-        rows = np.arange(start, min(start + size, len(inputs.x)))
-        symbols = Symbols(blocks, data, state.linear.shape[1])
-        form = bound_outputs(make(len(rows)), state, layout, _rows(symbols, centre, noise, rows, box[rows]))
+    known, parts = state.data, list[tuple[Array, ...]]()
+    for form, data, symbols in _slices(make, layout, state, inputs, whole=whole):
         linear = form.generators()
         rest = form.slack + np.abs(linear[..., data:]).sum(axis=-1)
         if form.rows is not None:
@@ -280,6 +275,25 @@ def linear_part(
         parts.append((form.range.low, form.range.high, form.centre, *columns, rest))
     low, high, *linear_parts = (np.concatenate(piece) for piece in zip(*parts, strict=True))
     return Interval(low, high), LinearPart(*linear_parts)
+
+
+def _slices(
+    make: Maker, layout: Layout, state: RelationalSet, inputs: Inputs, *, whole: bool
+) -> Iterator[tuple[Form, int, Symbols]]:
+    """The output for some rows at a time, how many symbols are those of data, and all of them."""
+    known, box, blocks = state.data, inputs.range, state.noise.blocks
+    centre, noise = inputs.x, sparse.csr_matrix((inputs.x.size, known))
+    if inputs.members is not None:  # the inputs' own symbols come right after the training data's
+        own = inputs.members.noise()
+        blocks = (*blocks, *(block.shifted(known) for block in own.blocks))
+        centre, noise = own.x_centre, sparse.hstack([noise, own.x_linear], format="csr")
+        state = replace(state, linear=np.insert(state.linear, np.full(own.symbols, known), 0.0, axis=1))
+    data, size = noise.shape[1], len(inputs.x) if whole else SLICE
+    for start in range(0, len(inputs.x), size):
+        rows = np.arange(start, min(start + size, len(inputs.x)))
+        symbols = Symbols(blocks, data, state.linear.shape[1])
+        form = bound_outputs(make(len(rows)), state, layout, _rows(symbols, centre, noise, rows, box[rows]))
+        yield form, data, symbols
 
 
 @dataclass(frozen=True, eq=False)
