@@ -1,6 +1,6 @@
 """scikit-learn estimators: train with proven bounds, predict a certified class or abstain.
 
-`CertifiedClassifier.predict` returns a class only where every model that the training could have produced gives it, whatever
+`predict` of a classifier returns a class only where every model that the training could have produced gives it, whatever
 dataset of the threat was really used. `score` is certified accuracy, so that a grid search looks for what can be proven.
 """
 

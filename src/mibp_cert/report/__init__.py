@@ -1,1 +1,1 @@
-"""Tables and pictures of runs."""
+"""Tables, pictures and pages of runs and of ensembles."""
