@@ -1,4 +1,5 @@
-"""The command line: `mibp-cert certify`, `report`, `verify`, `tolerance`, `blame`, `compare`, `reproduce`, `doctor`.
+"""The command line: `mibp-cert certify`, `tolerance`, `blame`, `compare`, `resume`, `report`, `verify`, `check`, `reproduce`,
+`doctor`.
 
 The flags that several commands share are here: each stands for one key of the configuration (`config.defaults`). A flag that was
 given goes over the configuration file's value; one that was not leaves it as it is.
@@ -74,8 +75,8 @@ FLAGS = _flags(
     _flag("threat.any_category", list[str], "This column may hold any category (repeatable)."),
     _flag("threat.rows", int, "At most this many training rows are off."),
     _flag("threat.flips", int, "At most this many training labels are wrong."),
-    _flag("threat.removed", int, "At most this many training rows should not be there (fitted models)."),
-    _flag("threat.added", int, "At most this many training rows have been lost (fitted models)."),
+    _flag("threat.removed", int, "At most this many training rows should not be there (fitted models, ensembles)."),
+    _flag("threat.added", int, "At most this many training rows have been lost (fitted models, ensembles)."),
     _flag("threat.arbitrary", int, "At most this many training rows may be anything (ensembles)."),
     _flag("threat.added_range", str, "What lost rows are like: age=18:99,mood=good:bad (default: as all columns are)."),
     _flag("threat.target_eps", float, "Each real target may be off by this much."),
@@ -86,10 +87,14 @@ FLAGS = _flags(
     _flag("network.activation", str, f"Between layers: {listed('usual:ACTIVATIONS')}."),
     _flag("network.conv", str, "Images: filters,kernel,stride of a convolution first (8,4,4)."),
     _flag("network.logits", int, "1 for a one-logit loss; default one per class."),
-    _flag("training.loss", str, f"{listed('nets:LOSSES')}; files: cross-entropy, else hinge."),
-    _flag("training.epochs", int, "Number of epochs (10; files 20)."),
+    _flag(
+        "training.loss", str, f"{listed('nets:LOSSES')}; files: cross-entropy, else hinge; of numbers squared-error."
+    ),
+    _flag("training.epochs", int, "Number of epochs (10; files 20, of numbers 50)."),
     _flag("select.rule", str, "last epoch, or best-validation (default for files).", name="select"),
-    _flag("training.learning_rate", float, "Step size of SGD (0.1; files 0.2).", "--learning-rate", "--lr"),
+    _flag(
+        "training.learning_rate", float, "Step size of SGD (0.1; files 0.2, of numbers 0.1).", "--learning-rate", "--lr"
+    ),
     _flag("training.schedule", str, f"Rate by epoch: {listed('nets.plan:SCHEDULES')}."),
     _flag("training.momentum", float, "From 0 to below 1."),
     _flag("training.weight_decay", float, "0 or more."),
@@ -114,7 +119,7 @@ FLAGS = _flags(
     _flag("solver.seconds_per_program", float, "Time limit of one program."),
     _flag("solver.seconds_per_step", float, "Time budget of one step."),
     _flag("attack.enabled", bool, "Train on attack datasets beside the certificate (yes).", name="attack"),
-    _flag("solver.jobs", int, "Worker processes; default one per core (fitted models: one)."),
+    _flag("solver.jobs", int, "Worker processes; default one per core (fitted models, ensembles: one)."),
     _flag("solver.parallel", str, "Where programs, bounds and sweeps run: local, tcp://host:port (Dask), or ray."),
 )
 MODEL = _flags(

@@ -58,7 +58,7 @@ def certify(
     certificate: Annotated[Path | None, _file("Write all that proves it, for mibp-cert check (fitted models).")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train with proven bounds on every parameter and certify the test points."""
+    """Make a model with proven bounds on every parameter, or votes of many models, and certify the test points."""
     from mibp_cert.cli import ensembles
 
     if resume and run_dir is None:

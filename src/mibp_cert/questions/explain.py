@@ -22,11 +22,11 @@ ENDS = ("both", "low", "high")
 
 
 def explain(run: CertifiedRun, x: ArrayLike, end: str = "both") -> Explanation:
-    """What the range of the output of each row of `x` is made of: the score of class 1, or the output of a regression in the
-    units of its targets; of three or more classes the lead of a row's class over that which comes closest to it. Arrays over
-    training rows and columns add up to its width, or, with `end="low"` or `"high"`, to the distance of that end from the clean
-    model's output. Where a threat has so few datasets that every one was fitted, there is no bound to take apart: the parts are
-    those of a bound to first order, which is no promise.
+    """What the range of a fitted model's output for each row of `x` is made of: the score of class 1, or the output of a
+    regression in the units of its targets; of three or more classes the lead of a row's class over that which comes closest
+    to it. Arrays over training rows and columns add up to its width, or, with `end="low"` or `"high"`, to the distance of
+    that end from the clean model's output. Where a threat has so few datasets that every one was fitted, there is no bound to
+    take apart: the parts are those of a bound to first order, which is no promise.
 
     >>> from mibp_cert import LInf, certify_fit, explain, two_moons
     >>> data = two_moons(0)

@@ -1,7 +1,7 @@
 """Rows that should not be there, rows that have been lost, and rows that may be anything.
 
-Only fitted models know rows that come and go: a training in steps has its batches, and with them its rows, fixed beforehand.
-Rows that may be anything are for ensembles, whose votes do not ask what a lost part was given.
+Fitted models and ensembles know rows that come and go: a training in steps has its batches, and with them its rows, fixed
+beforehand. Rows that may be anything are for ensembles alone, whose votes do not ask what a lost part was given.
 """
 
 from __future__ import annotations
