@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -376,10 +377,37 @@ def test_a_part_that_was_cut_short_is_made_again(left: int, tmp_path: Any) -> No
     model = PartitionedClassifier(TREE, parts=4, run_dir=tmp_path, resume=True)
     votes, file = model.fit(X, y).votes(X), tmp_path / "part-00002.pickle"
     whole = file.read_bytes()
-    for content in (whole[:left], b"garbage\n", pickle.dumps(pickle.loads(whole)) + pickle.dumps(None)):
+    told = whole[:64]
+    for content in (whole[:left], b"garbage\n", told, told + pickle.dumps(None)):
         file.write_bytes(content)
         assert (model.fit(X, y).votes(X) == votes).all()
-        assert isinstance(learners._kept(file, pickle.loads(whole)), learners.Learner)
+        assert isinstance(learners._kept(file, told.decode()), learners.Learner)
+
+
+class Planted:
+    """Runs something as soon as it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.place,)
+
+
+def test_no_file_is_unpickled_that_is_not_of_these_rows(tmp_path: Path) -> None:
+    X, y = blobs()
+    model, trace = PartitionedClassifier(TREE, parts=4, run_dir=tmp_path / "run", resume=True), tmp_path / "trace"
+    votes, file = model.fit(X, y).votes(X), tmp_path / "run" / "part-00001.pickle"
+    for content in (pickle.dumps(Planted(trace)), b"0" * 64 + pickle.dumps(Planted(trace))):
+        file.write_bytes(content)
+        assert (model.fit(X, y).votes(X) == votes).all()
+        assert not trace.exists()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(file.read_bytes())
+    file.unlink()
+    file.symlink_to(elsewhere)
+    with pytest.raises(UserError, match="symbolic link"):
+        model.fit(X, y)
 
 
 def test_what_cannot_be_kept_is_refused_where_it_is_to_be(tmp_path: Any) -> None:
@@ -428,3 +456,11 @@ def test_ensembles_survive_pickles_and_clones() -> None:
     assert (again.predict(X) == model.predict(X)).all()
     assert clone(model).get_params()["parts"] == 4
     assert (clone(model).set_params(random_state=1).fit(X, y).rows_[0][:3] != model.rows_[0][:3]).any()
+
+
+def test_the_folder_of_an_ensemble_is_no_run(tmp_path: Path) -> None:
+    X, y = blobs()
+    PartitionedClassifier(TREE, parts=3, run_dir=tmp_path / "parts").fit(X, y)
+    for reads in (mc.verify, mc.resume_run, mc.load_run):
+        with pytest.raises(UserError, match="keeps the learners of an ensemble"):
+            reads(tmp_path)

@@ -255,6 +255,7 @@ def test_a_key_is_no_feature(table: Path, tmp_path: Path) -> None:
         (["--ensemble", "partitions:5", "--bounds", "b.npz"], "say nothing about an ensemble"),
         (["--ensemble", "partitions:5", "--regression", "--target", "who"], "predicts classes"),
         (["--ensemble", "partitions:5", "--eps", "0.1"], "rows would move"),
+        (["--ensemble", "partitions:5", "--test-eps", "0.1"], "--test-eps says nothing about an ensemble"),
     ],
 )
 def test_what_says_nothing_about_an_ensemble_is_refused(table: Path, words: list[str], said: str) -> None:

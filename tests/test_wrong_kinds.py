@@ -23,6 +23,7 @@ from mibp_cert.check.file import read_certificate, write_certificate
 from mibp_cert.cli.ends import USER_MISTAKE
 from mibp_cert.data.reading import Reading
 from mibp_cert.errors import Misfit, UserError
+from mibp_cert.store.kernel import apart
 from mibp_cert.threats import column, threat_from_json
 from mibp_cert.threats.rows import MOST
 
@@ -188,6 +189,28 @@ def test_a_stored_set_with_an_end_that_is_no_number_is_refused(end: float, tmp_p
     (found,) = mc.verify(tmp_path)
     assert found.holds is False
     assert "NaN or infinite ends" in found.words
+
+
+def test_sets_of_no_radius_that_differ_are_infinitely_far_apart() -> None:
+    with np.errstate(divide="raise"):
+        assert apart({"lower": np.ones(2), "upper": np.ones(2)}, {"lower": np.zeros(2), "upper": np.zeros(2)}) == np.inf
+
+
+def test_a_loss_that_is_a_table_is_no_loss() -> None:
+    network, data, threat, training, engine = request(mc.LInf(0.02))
+    with pytest.raises(UserError, match="There is no loss called"):
+        mc.certify_training(network, data, threat, replace(training, loss={"name": "hinge"}), engine)
+
+
+def test_stored_ranges_that_overflow_certify_nothing(tmp_path: Path) -> None:
+    split = mc.two_moons(0, sizes=(30, 5, 10))
+    run = certify_fit(split, mc.LInf(0.02), mc.Fitted(C=0.1), attacked=False, run_dir=tmp_path)
+    assert run.certified_test_accuracy
+    folder = Folder.read(tmp_path)
+    folder.sets[1]["upper"][:] = 1e308
+    folder.sets[1]["lower"][:] = -1e308
+    folder.write(mended=True)
+    assert not (mc.resume_run(tmp_path).ranges(split.test.x).outputs.low > 0).any()
 
 
 @pytest.mark.parametrize("scaling", ["standard", "range", "none"])

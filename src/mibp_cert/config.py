@@ -183,8 +183,8 @@ def _check_model(config: Config, named: Mapping[str, str]) -> None:
             )
         if kind != NETWORK and key == "run.engine" and engine not in FITTED:
             raise UserError(
-                f"{name} {engine} is for networks that are trained in steps; fitted models have {', '.join(FITTED)}: leave it "
-                "out."
+                f"{name} {engine} is not among the engines of fitted models; they have {', '.join(FITTED)}, one for a command: "
+                "choose one, or leave it out."
             )
         if kind != NETWORK and not _of_fits(key, engine):
             raise UserError(

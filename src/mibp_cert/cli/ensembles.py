@@ -129,6 +129,11 @@ def _check(config: Asked) -> None:
             known = section in KNOWN or name in KNOWN or (certified and name == "model.C") or name == "data.scaling"
             if not known and config[section][key] != default:
                 raise UserError(f"{flag_of(name)} says nothing about an ensemble: leave it out.")
+    if config["test_threat"]:
+        raise UserError(
+            "--test-eps says nothing about an ensemble, whose votes are about test rows as they are: leave it out (bagflip "
+            "allows for wrong values of the test row with --trigger)."
+        )
     if "data.scaling" in config.said:
         raise UserError("An ensemble's learners scale inside of their parts, from their own rows: leave --scaling out.")
 

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+from mibp_cert.disk import read_file, write_safely
 from mibp_cert.ensembles.knapsack import Possible, possible
 from mibp_cert.ensembles.rows import Features, Rows, mixed
 from mibp_cert.ensembles.votes import NOBODY, OPEN, Index
@@ -186,20 +187,18 @@ def fit_one(task: Task) -> Learner:
         return kept
     found = _fitted(task)
     if path is not None:
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        with unfinished.open("wb") as stream:
-            pickle.dump(told, stream)
-            pickle.dump(found, stream)
-        unfinished.replace(path)
+        write_safely(path, told.encode() + pickle.dumps(found))
     return found
 
 
 def _kept(path: Path, told: str) -> Learner | None:
-    """The learner in this file, if it is of what is told; a file that cannot be read, such as one that was cut short, is made
-    again."""
+    """The learner in this file, if it begins with what is told: no other file is unpickled, which would run what is in it. One
+    that was cut short is made again."""
+    content, begin = read_file(path), told.encode()
+    if not content.startswith(begin):
+        return None
     try:
-        with path.open("rb") as stream:
-            kept = pickle.load(stream) == told and pickle.load(stream)
+        kept = pickle.loads(content[len(begin) :])
     except Exception:  # what is no pickle may raise anything
         return None
     return kept if isinstance(kept, Learner) else None

@@ -158,6 +158,7 @@ class DualEngine(Engine):
         )
         return FittedSet.of(problem_of(step, threat, frozen), ranges, frozen)
 
+    @np.errstate(over="ignore", invalid="ignore")  # what is not finite certifies nothing
     def bound(
         self, make: Maker, layout: Layout, state: ParameterSet, inputs: Inputs, wanted: Wanted | None = None
     ) -> tuple[Interval, StepReport]:

@@ -205,7 +205,7 @@ LOSSES: dict[str, tuple[type[Loss], type[Loss]]] = {
 
 def loss_named(name: str, logits: int, task: Task | None = None) -> Loss:
     """The loss called `name`, for one logit or for more; checked to be one for this task."""
-    if name not in LOSSES:
+    if not isinstance(name, str) or name not in LOSSES:
         raise UserError(f"There is no loss called {name!r}; choose one of {', '.join(LOSSES)}.")
     loss = LOSSES[name][0 if logits == 1 else 1]()
     if task is not None and task not in loss.tasks:

@@ -70,7 +70,8 @@ def _apart(name: str, mine: Any, kept: Mapping[str, Any]) -> float:
         return np.inf
     largest = float(np.abs(other[np.isfinite(other)]).max())
     unit = np.broadcast_to(_radius(name, other, kept) + largest * SMALLEST / LAST_BITS, other.shape)
-    return float((np.abs(mine - other)[differs] / unit[differs]).max())
+    with np.errstate(over="ignore", divide="ignore"):  # infinitely far is an answer
+        return float((np.abs(mine - other)[differs] / unit[differs]).max())
 
 
 def _radius(name: str, array: Any, kept: Mapping[str, Any]) -> Any:

@@ -91,13 +91,23 @@ def _seal(plain: dict[str, Any]) -> str:
     return digest(json.dumps(plain, sort_keys=True, allow_nan=False).encode())
 
 
+def no_run(folder: Path, name: str) -> str:
+    """Why nothing can be read from a folder that has no such file."""
+    if any((folder / shares).is_dir() for shares in ("parts", "bags")):
+        return (
+            f"{folder} keeps the learners of an ensemble, which only certify … --ensemble … --run {folder} --resume reads: "
+            "there is nothing to verify, report or resume."
+        )
+    return f"{folder} is not a run directory: there is no {name}."
+
+
 def opened(path: Path) -> dict[str, Any]:
     """The content of such a file; `UserError` if it is not what was written."""
     try:
         plain: dict[str, Any] = json.loads(read_file(path))
         same = plain.pop("sha256") == _seal(plain)
     except FileNotFoundError:
-        raise UserError(f"{path.parent} is not a run directory: there is no {path.name}.") from None
+        raise UserError(no_run(path.parent, path.name)) from None
     except UserError:
         raise
     except MISFITS:

@@ -24,15 +24,17 @@ from mibp_cert.certify.run import CertifiedRun
 from mibp_cert.certify.tables import attack_rows
 from mibp_cert.check.steps import prove_steps
 from mibp_cert.data import Split
+from mibp_cert.disk import STEPS, exists
 from mibp_cert.engines import Inputs
 from mibp_cert.errors import MISFITS, MibpCertError, Misfit, SoundnessError, UnsupportedOperation, UserError
 from mibp_cert.fitted import Fitted
 from mibp_cert.store.again import Again, take_again
-from mibp_cert.store.archive import differing, load_run, stored_request
+from mibp_cert.store.archive import FILES, differing, load_run, stored_request
 from mibp_cert.store.checks import AuditSettings, Check, Hear
 from mibp_cert.store.contents import Contents
 from mibp_cert.store.figures import found_again, is_whole
 from mibp_cert.store.kernel import kernel
+from mibp_cert.store.npz import no_run
 from mibp_cert.store.opinion import Opinion
 from mibp_cert.threats import Threat
 
@@ -55,6 +57,8 @@ def verify(
     """Everything there is to check about the run in this directory; `threat` where the file cannot hold it (rules); `data`: the
     rows that it should be about."""
     settings, path = settings or AuditSettings(), Path(path)
+    if path.is_dir() and not any(exists(path / name) for name in (*FILES, STEPS)):
+        raise UserError(no_run(path, FILES[0]))
     hear("hashes")
     try:
         kept = Contents.read(path)
