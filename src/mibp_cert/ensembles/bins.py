@@ -43,7 +43,7 @@ def quantile_bins(X: pd.DataFrame | ArrayLike, count: int = 4) -> dict[Any, list
     for name in frame.columns:
         values = frame[name].dropna()
         if values.dtype.kind == "O":
-            found[name] = sorted(set(values.tolist()))
+            found[name] = sorted(set(values.tolist()) - {OTHER})
         else:
             finite = values.to_numpy()[np.isfinite(values.to_numpy())]
             inner = np.linspace(0.0, 1.0, count + 1)[1:-1]
