@@ -27,6 +27,7 @@ from mibp_cert.ensembles import BaggedClassifier, FlipBaggedClassifier, bagging,
 from mibp_cert.ensembles.bins import OTHER, Alphabet, flipped
 from mibp_cert.ensembles.likelihood import Pair, stands
 from mibp_cert.ensembles.reach import Wrong
+from mibp_cert.ensembles.rows import mixed
 from mibp_cert.errors import UserError
 from test_ensembles import blobs
 
@@ -186,6 +187,9 @@ def test_learners_see_known_values_alone() -> None:
     assert cells["income"][3] == 1.0, "what is missing is in the highest bin"
     assert cells["mood"][4] == OTHER
     assert seen.sizes.tolist() == [3, 2, 3]
+    kinds = model.features_of(X).dtypes
+    assert (cells.dtypes == kinds).all()
+    assert (mixed(model.features_of(X)).dtypes == kinds).all()
     assert (model.pair_.values, model.pair_.cells, model.pair_.odds) == (2, 1, 50)
     assert set(model.predict_nominal(X)) <= {"yes", "no"}
 

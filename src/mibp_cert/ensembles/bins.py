@@ -97,9 +97,9 @@ class Alphabet:
         if not self.framed:
             return codes.astype(np.float64)
         cells = {
-            name: np.array([*known, OTHER], dtype=object)[codes[:, j]]
+            name: pd.Series(np.array([*known, OTHER], dtype=object)[codes[:, j]], dtype=object)
             if isinstance(known, tuple)
-            else codes[:, j].astype(np.float64)
+            else pd.Series(codes[:, j].astype(np.float64))
             for j, (name, known) in enumerate(zip(self.columns, self.known, strict=True))
         }
         return pd.DataFrame(cells, columns=list(self.columns))
