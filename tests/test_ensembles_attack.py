@@ -254,6 +254,7 @@ def test_a_key_is_no_feature(table: Path, tmp_path: Path) -> None:
         (["--ensemble", "partitions:5", "--scaling", "range"], "leave --scaling out"),
         (["--ensemble", "partitions:5", "--bounds", "b.npz"], "say nothing about an ensemble"),
         (["--ensemble", "partitions:5", "--regression", "--target", "who"], "predicts classes"),
+        (["--ensemble", "bagflip:5", "--flip", "labels", "--bins", 3], "flips no features"),
         (["--ensemble", "partitions:5", "--eps", "0.1"], "rows would move"),
         (["--ensemble", "partitions:5", "--test-eps", "0.1"], "--test-eps says nothing about an ensemble"),
     ],

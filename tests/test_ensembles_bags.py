@@ -25,8 +25,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import mibp_cert as mc
 from mibp_cert.ensembles import BaggedClassifier, FlipBaggedClassifier, bagging, learners, quantile_bins
 from mibp_cert.ensembles.bins import OTHER, Alphabet, flipped
-from mibp_cert.ensembles.likelihood import Pair
+from mibp_cert.ensembles.likelihood import Pair, stands
 from mibp_cert.ensembles.reach import Wrong
+from mibp_cert.ensembles.rows import mixed
 from mibp_cert.errors import UserError
 from test_ensembles import blobs
 
@@ -111,7 +112,7 @@ def wrong_answers(bags: int, rows: int, share: float) -> float:
     """The probability that a class is said to stand for some of so many independent test rows, though it is not the vote over
     all bags: `share` of these is for the larger of two classes, which loses."""
     model = BaggedClassifier(TREE, bags, confidence=0.9, together=rows)
-    model.classes_, model.pair_, model.wrong_ = np.array([0, 1]), Pair(100, 10), Wrong()
+    model.classes_, model.bags_, model.pair_, model.wrong_ = np.array([0, 1]), bags, Pair(100, 10), Wrong()
     told = [model._survived(votes, bags - votes, -1)[1] for votes in range(bags // 2 + 1, bags + 1)]
     p = sum(
         comb(bags, votes) * share**votes * (1 - share) ** (bags - votes)
@@ -186,6 +187,9 @@ def test_learners_see_known_values_alone() -> None:
     assert cells["income"][3] == 1.0, "what is missing is in the highest bin"
     assert cells["mood"][4] == OTHER
     assert seen.sizes.tolist() == [3, 2, 3]
+    kinds = model.features_of(X).dtypes
+    assert (cells.dtypes == kinds).all()
+    assert (mixed(model.features_of(X)).dtypes == kinds).all()
     assert (model.pair_.values, model.pair_.cells, model.pair_.odds) == (2, 1, 50)
     assert set(model.predict_nominal(X)) <= {"yes", "no"}
 
@@ -198,6 +202,9 @@ def test_bins_are_cut_at_quantiles_of_the_rows_handed_in() -> None:
     assert len(sizes) == 4
     assert sizes.min() >= 12
     assert quantile_bins(np.ones((5, 1)))[0] == [] == quantile_bins(np.full((5, 1), np.nan))[0]
+    assert quantile_bins(pd.DataFrame({"mood": ["good", OTHER]})) == {"mood": ["good"]}, (
+        "all other text is that already"
+    )
 
 
 @pytest.mark.usefixtures("at_once")
@@ -278,6 +285,15 @@ def test_what_stands_for_a_threat_is_what_survives_so_many_rows() -> None:
         assert 0 < stands.sum() < 40
         assert (model.predict(asked) == np.where(stands, table["vote"], -1)).all()
         assert model.asked_rows == k
+
+
+def test_how_many_rows_may_move_takes_few_formulas_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(bagging, "stands", lambda *given: bool(asked.append(given)) or stands(*given))
+    model = BaggedClassifier(TREE, 1000, together=1)
+    model.classes_, model.bags_, model.pair_, model.wrong_ = np.array([0, 1]), 1000, Pair(10**6, 10), Wrong()
+    assert model._survived(1000, 0, -1)[2]["moved"] > 10_000
+    assert len(asked) < 100
 
 
 @pytest.mark.usefixtures("at_once")
@@ -377,6 +393,21 @@ def test_a_fit_goes_on_where_it_stopped(tmp_path: Any) -> None:
     assert (again.votes(X) == model.votes(X)).all()
     with pytest.raises(UserError, match="is not empty"):
         clone(model).fit(X, y)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_parameters_that_are_set_after_the_fit_change_nothing_that_was_fitted() -> None:
+    X, y = blobs(100)
+    model = BaggedClassifier(TREE, 200, size=10, together=100).fit(X, y)
+    before = model.certify(X)
+    assert 0 < (before["altered_rows"] < 0).sum() < 100
+    pd.testing.assert_frame_equal(model.set_params(bags=int(before["votes"].max())).certify(X), before)
+    assert (model.words[0][:8], model.settings["bags"]) == ("200 bags", 200)
+    given: dict[str, Any] = {"size": 10, "odds": 4.0, "bins": [0.0], "trigger": 1, "together": 100}
+    flipping = FlipBaggedClassifier(TREE, 200, confidence=0.9, flips="features", **given).fit(X, y)
+    votes = flipping.votes(X)
+    assert (flipping.set_params(odds=1000.0, trigger=0).votes(X) == votes).all()
+    assert (flipping.settings["odds"], flipping.settings["trigger"]) == (4.0, 1)
 
 
 @pytest.mark.usefixtures("at_once")

@@ -143,6 +143,19 @@ def test_more_that_is_wrong_is_never_better(name: str) -> None:
             assert 0 <= pair.least(share) <= 1
 
 
+def test_where_added_rows_change_nothing_no_mixture_of_added_and_removed_ones_does() -> None:
+    rng, stood, fell = np.random.default_rng(0), 0, 0
+    for _ in range(300):
+        n, size, r, trigger = (int(rng.integers(*ends)) for ends in ((2, 40), (1, 9), (0, 6), (0, 3)))
+        odds, low = Fraction(int(rng.integers(15, 90)), 10), Fraction(int(rng.integers(500, 1000)), 1000)
+        plain, other = Pair(n, size, trigger=trigger, odds=odds), (1 - low) * Fraction(int(rng.integers(1, 11)), 10)
+        mixed = [replace(plain, removed=b, added=r - b) for b in range(min(r, n) + 1)]
+        every = [stands(pair, low, other, Fraction(0)) for pair in mixed]
+        assert every[0] == all(every)
+        stood, fell = stood + every[0], fell + (any(every) and not every[0])
+    assert min(stood, fell) > 5, "and removed rows alone are not the worst"
+
+
 def test_what_takes_all_rows_leaves_nothing() -> None:
     for wrong in ({"altered": 5}, {"removed": 5}, {"altered": 3, "flipped": 3, "cells": 1}, {"added": 10**9}):
         assert Pair(5, 3, **wrong).least(Fraction(1)) < 1e-20

@@ -187,6 +187,8 @@ def _bins(config: Asked, data: Split, x: pd.DataFrame) -> Any:
 
     count, flip = config["ensemble"]["bins"], config["ensemble"]["flip"]
     if flip == "labels":
+        if count is not None:
+            raise UserError("Bins are for features, and --flip labels flips no features: leave --bins out.")
         return None
     if count is None:
         raise UserError(

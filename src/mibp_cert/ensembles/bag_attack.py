@@ -6,7 +6,8 @@ what votes change to is what they do in a dataset that exists. Which rows are wr
 that have them: the certificate speaks of all bags, and an attack on those that happened to be drawn says nothing of these.
 
 Where the drawn bags of both tables decide their votes, and a vote that is certified is another one, a certificate is wrong: that
-is a bug (or the luck whose probability is `1 − confidence` for either table), and stops the run.
+is a bug (or bad luck of the draw, whose probability is `1 − confidence` for a table that does not depend on it; planted rows
+do, by the votes that are closest), and stops the run.
 """
 
 from __future__ import annotations
@@ -106,6 +107,6 @@ def _check(model: Bags, found: BagVotes, after: BagVotes, kind: str, r: int) -> 
     if wrong.any():
         raise SoundnessError(
             f"An attack with {r} wrong row(s) changes the vote about row {int(wrong.argmax())}, which is certified to survive "
-            f"them: but for bad luck with a probability below {2 * (1 - model.confidence):.1g}, the certificate is not sound; "
+            f"them: but for bad luck of the draw (the confidence is {100 * model.confidence:g} %), the certificate is not sound; "
             "report this, and use nothing of it."
         )

@@ -12,8 +12,10 @@ and that of any other class `d` at most `most(high_d)` (`likelihood`; `least` an
 answered only if the former is larger, or as large and `c < d`. A label that nobody has is a class of share 0 under `D`.  ∎
 
 So an answer is wrong in two cases only: a threat that says too little, and the bad luck whose probability is `1 − confidence`.
-That is about the draw, which comes after the data: whoever made rows wrong must not have known the seed. The size of bags is
-fixed, also where rows come or go. Learners answer labels of their bag; a bag to which none can be fitted votes for nobody.
+That is about the draw, which comes after the data, and after the test rows: whoever made rows wrong, or chose those that are
+asked about, must have known neither the seed nor votes. (Among all inputs there may well be some about which the drawn bags
+err.) The size of bags is fixed, also where rows come or go. Learners answer labels of their bag; a bag to which none can be
+fitted votes for nobody.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ from mibp_cert.threats import Catalogued, Nothing, Threat
 
 FEWEST, SHARE = 10, 20
 """A bag is usually a twentieth of the rows, and at least ten."""
-Pairs = Callable[[int], Sequence[Pair]]
-"""For a number of wrong rows, what may have become of the dataset at worst."""
+Worst = Callable[[int], Pair]
+"""For a number of wrong rows, what has become of the dataset at worst."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,7 @@ class Bags(Ensemble):
     size: int | None
     confidence: float
     together: int
+    bags_: int
     size_: int
     pair_: Pair
     wrong_: Wrong
@@ -80,11 +83,11 @@ class Bags(Ensemble):
         """Is what may be wrong in a row such as flips hide?"""
         return False
 
-    def _kinds(self) -> dict[str, Pairs]:
+    def _kinds(self) -> dict[str, Worst]:
         """What `r` wrong rows may be, by kind."""
         return {
-            "altered": lambda r: [self._pair(altered=r)],
-            "moved": lambda r: [self._pair(removed=b, added=r - b) for b in range(r + 1)],
+            "altered": lambda r: self._pair(altered=r),
+            "moved": lambda r: self._pair(added=r),  # rows that go are no worse
         }
 
     # Fitting ------------------------------------------------------------------------------------------------------------
@@ -112,25 +115,25 @@ class Bags(Ensemble):
             raise UserError(
                 f"The bags are larger than the table: size={self.size_}, n_samples={len(rows)}; draw smaller bags."
             )
-        self.pair_ = self._prepare(rows)
+        self.bags_, self.pair_ = int(self.bags), self._prepare(rows)
         self._check_enough()
         self.rows_ = [
             np.random.default_rng([int(self.random_state), i, 1]).integers(len(rows), size=self.size_)
-            for i in range(self.bags)
+            for i in range(self.bags_)
         ]
-        return [self._bag(rows, i) for i in range(self.bags)]
+        return [self._bag(rows, i) for i in range(self.bags_)]
 
     def _check_enough(self) -> None:
         """Refuse a number of bags that could not certify the threat even if all of them voted alike."""
         pair, alpha = self._pair(**asdict(self.wrong_)), self._alpha
-        if _unanimous(pair, self.bags, alpha):
+        if _unanimous(pair, self.bags_, alpha):
             return
         if not stands(pair, Fraction(1), Fraction(0), Fraction(0)):
             raise UserError(
                 f"No number of bags of {self.size_} rows certifies that, even if all vote alike: too many of them have a wrong "
                 "row. Draw smaller bags (size=…, --bag-size), or doubt fewer rows."
             )
-        enough = self.bags
+        enough = self.bags_
         while not _unanimous(pair, enough, alpha):
             enough *= 2
         low = enough // 2
@@ -138,7 +141,7 @@ class Bags(Ensemble):
             middle = (low + enough) // 2
             low, enough = (low, middle) if _unanimous(pair, middle, alpha) else (middle, enough)
         raise UserError(
-            f"{self.bags} bags certify nothing with this confidence, even if all vote alike: draw at least {enough} "
+            f"{self.bags_} bags certify nothing with this confidence, even if all vote alike: draw at least {enough} "
             f"(bags={enough})."
         )
 
@@ -177,17 +180,17 @@ class Bags(Ensemble):
     def _survived(self, votes: int, smaller: int, larger: int) -> tuple[Fraction, bool, dict[str, int]]:
         """Of a class with so many votes, where smaller and larger labels have at most so many (−1: there are none): its share
         among all bags at least, whether it stands for the threat, and how many wrong rows of each kind it survives."""
-        low = at_least(votes, self.bags, self._alpha)
+        low = at_least(votes, self.bags_, self._alpha)
         most = [
-            Fraction(0) if count < 0 else min(1 - low, at_most(count, self.bags, self._alpha))
+            Fraction(0) if count < 0 else min(1 - low, at_most(count, self.bags_, self._alpha))
             for count in (smaller, larger)
         ]
         stood = stands(self._pair(**asdict(self.wrong_)), low, *most)
 
-        def survived(pairs: Pairs) -> int:
-            return largest(lambda r: all(stands(pair, low, *most) for pair in pairs(r)))
+        def survived(worst: Worst) -> int:
+            return largest(lambda r: stands(worst(r), low, *most))
 
-        return low, stood, {name: survived(pairs) for name, pairs in self._kinds().items()}
+        return low, stood, {name: survived(worst) for name, worst in self._kinds().items()}
 
     def radii(self, found: BagVotes) -> dict[str, Index]:
         """How many wrong rows of each kind an answer survives."""
@@ -208,7 +211,7 @@ class Bags(Ensemble):
     def words(self) -> list[str]:
         """What the fitted ensemble is, in sentences."""
         return [
-            f"{self.bags} bags of {self.size_} of {self.pair_.rows} training rows, drawn with replacement; one learner each",
+            f"{self.bags_} bags of {self.size_} of {self.pair_.rows} training rows, drawn with replacement; one learner each",
             f"Certified is the vote over all bags, with a confidence of {100 * self.confidence:g} % for up to {self.together} "
             "test rows together.",
         ]
@@ -217,7 +220,7 @@ class Bags(Ensemble):
     def settings(self) -> dict[str, Any]:
         """What it is, as plain data."""
         return {
-            "bags": self.bags, "size": self.size_, "confidence": self.confidence, "together": self.together
+            "bags": self.bags_, "size": self.size_, "confidence": self.confidence, "together": self.together
         }  # fmt: skip
 
     def with_rows(self, rows: Rows, wrong: Index, hear: Hear | None = None) -> Self:

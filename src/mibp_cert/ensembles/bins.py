@@ -43,7 +43,7 @@ def quantile_bins(X: pd.DataFrame | ArrayLike, count: int = 4) -> dict[Any, list
     for name in frame.columns:
         values = frame[name].dropna()
         if values.dtype.kind == "O":
-            found[name] = sorted(set(values.tolist()))
+            found[name] = sorted(set(values.tolist()) - {OTHER})
         else:
             finite = values.to_numpy()[np.isfinite(values.to_numpy())]
             inner = np.linspace(0.0, 1.0, count + 1)[1:-1]
@@ -97,9 +97,9 @@ class Alphabet:
         if not self.framed:
             return codes.astype(np.float64)
         cells = {
-            name: np.array([*known, OTHER], dtype=object)[codes[:, j]]
+            name: pd.Series(np.array([*known, OTHER], dtype=object)[codes[:, j]], dtype=object)
             if isinstance(known, tuple)
-            else codes[:, j].astype(np.float64)
+            else pd.Series(codes[:, j].astype(np.float64))
             for j, (name, known) in enumerate(zip(self.columns, self.known, strict=True))
         }
         return pd.DataFrame(cells, columns=list(self.columns))

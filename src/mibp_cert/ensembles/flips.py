@@ -17,14 +17,13 @@ values and the seed alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
 
-from mibp_cert.ensembles.bagging import Bags, Pairs
+from mibp_cert.ensembles.bagging import Bags, Worst
 from mibp_cert.ensembles.bins import Alphabet, Bins, Codes, flipped
 from mibp_cert.ensembles.likelihood import Pair
 from mibp_cert.ensembles.reach import OF_FEATURES, cell_limit, leaves
@@ -131,7 +130,7 @@ class FlipBaggedClassifier(Bags):
         if self.alphabet_ is None:
             return super()._votes(x)
         codes = self.alphabet_.coded(x)
-        if not self.trigger:
+        if not self.pair_.trigger:
             return super()._votes(self.alphabet_.decoded(codes))
         step = max(1, AT_ONCE // (len(self.learners_) * codes.shape[1]))
         blocks = [self._flipped_votes(codes[i : i + step]) for i in range(0, len(codes), step)]
@@ -145,7 +144,7 @@ class FlipBaggedClassifier(Bags):
             np.random.default_rng([3, n]) for n in hashed([row.tobytes() for row in codes], int(self.random_state))
         ]
         seen = [
-            flipped(np.broadcast_to(row, shape), self.alphabet_.sizes, self.odds, rng)
+            flipped(np.broadcast_to(row, shape), self.alphabet_.sizes, float(self.pair_.odds), rng)
             for row, rng in zip(codes, draws, strict=True)
         ]
         every = np.stack(seen)
@@ -164,20 +163,21 @@ class FlipBaggedClassifier(Bags):
         few = limit is not None and limit <= self.cells
         return few and self._of_features and all(leaf.kind in OF_FEATURES for leaf in kinds)
 
-    def _kinds(self) -> dict[str, Pairs]:
-        return super()._kinds() | {"flipped": lambda r: [self._pair(flipped=r)]}
+    def _kinds(self) -> dict[str, Worst]:
+        return super()._kinds() | {"flipped": lambda r: self._pair(flipped=r)}
 
     @property
     def words(self) -> list[str]:
         """What the fitted ensemble is, in sentences."""
         what = {"both": "features and labels", "features": "features", "labels": "labels"}[self.flips]
-        pair = self.pair_
-        said = f"Flipped are {what}: a value is {self.odds:g} times as likely to stay as to become any particular other one"
+        pair, odds = self.pair_, float(self.pair_.odds)
+        said = f"Flipped are {what}: a value is {odds:g} times as likely to stay as to become any particular other one"
         more = f"; up to {pair.trigger} wrong value(s) of the test input are allowed for" if pair.trigger else ""
         return [*super().words, f"{said}; up to {pair.cells} wrong value(s) in a row are hidden that way{more}."]
 
     @property
     def settings(self) -> dict[str, Any]:
         """What it is, as plain data."""
-        told: Sequence[str] = ("odds", "flips", "cells", "trigger")
-        return super().settings | {name: getattr(self, name) for name in told}
+        pair = self.pair_
+        told = {"odds": float(pair.odds), "flips": self.flips, "cells": pair.cells, "trigger": pair.trigger}
+        return super().settings | told

@@ -53,6 +53,15 @@ steps. One more added row makes `R` smaller, and the rest is the same.  ∎
 
 Cells of different columns may have different numbers of values: the smallest one counts.
 
+**Added rows are the worst that come or go.** If a class stands where `v` rows are added, it does where `b ≤ v` are removed in
+place of as many of these (`a = r = 0`). *Proof.* Let `H_k ≤ 1` be (4) of `h^τ` alone without its last term, or 0 (`w = 0`): the
+bounds are `R ((1 − b/n)^m H_k − λ^−k (1 − p))` and 1 less such a one for another class, with some `l` and `u ≥ 0` in place of
+`λ^−k (1 − p)`. With `c = v − b` the class stands if for some `k, l`
+
+    (H_k + H_l) (1 − b/n)^m − (1 + (v − 2b)/n)^m  >  λ^−k (1 − p) + u     (or ≥),
+
+whose left side never falls with `b`: as `H_k + H_l ≤ 2` and `1 − b/n ≤ 1 + (v − 2b)/n`, its derivative is at least 0.  ∎
+
 Sums are enclosed by ball arithmetic, and everything else is rational: nothing is rounded to the wrong side.
 """
 

@@ -169,7 +169,8 @@ def mixed(x: Features, count: int = 200) -> Features:
     some = np.arange(len(x)).repeat(times)
     if isinstance(x, np.ndarray):
         return rng.permuted(x[some], axis=0)
-    return pd.DataFrame({name: x[name].to_numpy()[rng.permutation(some)] for name in x.columns}, columns=x.columns)
+    columns = {name: x[name].iloc[rng.permutation(some)].reset_index(drop=True) for name in x.columns}
+    return pd.DataFrame(columns, columns=x.columns)
 
 
 def _numbers(values: NDArray[Any]) -> list[bytes]:

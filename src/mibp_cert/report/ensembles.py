@@ -97,7 +97,7 @@ MEANING = {
         "What is certified is the vote over all bags that could have been drawn. Those that were drawn estimate it, and "
         "where they do not decide it, nothing is said. All classes that stand are the classes of that vote, for every "
         "dataset that the threat allows, with the confidence above: it is about the draw of bags, so the seed must not have "
-        "been known to whoever made rows wrong.",
+        "been known to whoever made rows wrong, nor the seed or votes to whoever chose the test rows.",
         "A wrong row that few bags have can change few of their votes. How much that is at most follows from the "
         "probabilities of bags alone, whatever the learners are. Nothing is said of the columns themselves: their names, "
         "their kinds, and the order of labels are taken as given.",
