@@ -98,8 +98,7 @@ def beyond(found: Known, seed: int = 0, module: Any = checker) -> float:
                 for q, (a, i) in enumerate(zip(queries, own.tolist(), strict=True)):
                     far = rng.choice([0.0, 0.0, 0.1, 1.0])
                     drawn = {k: gridded(v[q] * (1.0 + far * rng.normal(size=v[q].shape))) for k, v in by.items()}
-                    u, lam, *dirty = (exact(part)[None] for part in drawn.values())
-                    given = module.Given(u, lam, tuple(dirty))
+                    given = [exact(part)[None] for part in drawn.values()]
                     value = under.value(sign * exact(gridded(a)), given, 0, i, sign) / 2 ** (4 * problem.unit.k)
                     truth = sign * (found.theta @ gridded(a) if i < 0 else found.scores[found.clean[:, i], i])
                     if len(truth):

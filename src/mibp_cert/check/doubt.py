@@ -8,27 +8,25 @@ numbers, the set here is a little larger. What is not known is refused by name.
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
-from mibp_cert.check.cells import ENTRIES
+from mibp_cert.check.said import ENTRIES, Mask, Plain, amount_of, amounts, choices, kind_of, picked, where
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
 
 Ints = NDArray[Any]
-Mask = NDArray[np.bool_]
 GRID = 10
 SLIP = Fraction(4, 2**52)
 """A feature is `(value − shift)/scale` with two roundings, each of half of `2^−52`."""
-ORDER = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
+KNOWN = {kind: entries - {"cells", "clip", "marker"} for kind, entries in ENTRIES.items()} | {"removed": {"at_most"}}
+"""The threats that are known here, and what each may say: more than in steps, and less."""
 
 
 class NotProven(Exception):
@@ -127,13 +125,15 @@ class Doubt:
 class Reader:
     """The rows of a table, and what threats make of them."""
 
-    def __init__(self, train: Dataset, unit: Unit) -> None:
+    def __init__(self, train: Dataset, unit: Unit, threat: Any) -> None:
         self.train, self.unit, self.base = train, unit, Doubt(*train.x.shape)
         self.budgets: list[tuple[int, Mask, Doubt, bool]] = []
         self.centre = np.array(train.x)
         """A missing category is the first one here; all other cells are as handed in."""
-        self.open = np.zeros((len(train), len(train.columns)), bool) if train.missing is None else train.missing.copy()
+        self.missing = np.zeros((len(train), len(train.columns)), bool) if train.missing is None else train.missing
+        self.open = self.missing.copy()
         """Missing values that no threat has spoken of."""
+        self.read(threat, np.ones(len(train), dtype=bool), self.base)
 
     def rows(self, weights: Ints, y: Ints, *, intercept: bool) -> tuple[Rows, tuple[Group, ...]]:
         """All rows of weight above 0, and the budgets on them."""
@@ -153,137 +153,76 @@ class Reader:
         low, high = (sum(doubt.x[side][some] for doubt in doubts) for side in (0, 1))
         shift = (high - low) >> (GRID + 1) << GRID
         x, r = self.unit.exact(self.centre[some]) + shift, np.maximum(high - shift, low + shift)
-        one, place = np.full((len(some), 1), 1 << self.unit.k, dtype=object), {int(i): k for k, i in enumerate(some)}
-        pieces = [
-            Piece(place[piece.row], piece.cells, piece.vectors, piece.radii)
-            for doubt in doubts
-            for piece in doubt.pieces
-            if piece.row in place
-        ]
+        place = {int(i): k for k, i in enumerate(some)}
+        given = [piece for doubt in doubts for piece in doubt.pieces if piece.row in place]
+        pieces = tuple(replace(piece, row=place[piece.row]) for piece in given)
         if intercept:
+            one = np.full((len(some), 1), 1 << self.unit.k, dtype=object)
             x, r = np.append(x, one, axis=1), np.append(r, 0 * one, axis=1)
         ends = y[some] - sum(d.y[0][some] for d in doubts), y[some] + sum(d.y[1][some] for d in doubts)
         if self.train.targets is None:  # whatever two threats do to one label: it is a label
             ends = np.maximum(ends[0], 0), np.minimum(ends[1], 1 << self.unit.k)
-        return Rows(x, r, w[some], ends, tuple(pieces))
+        return Rows(x, r, w[some], ends, pieces)
 
     # The threat, by its kind --------------------------------------------------------------------------------------------
 
     def read(self, plain: Any, rows: Mask, into: Doubt) -> Mask:
         """Add what this threat lets these rows be; returns which of them it is about."""
-        known: dict[str, Callable[..., Mask]] = {
-            "nothing": lambda rows, into: rows & False,
-            "all": lambda rows, into, threats: np.any([self.read(one, rows, into) for one in threats], axis=0),
-            "where": self._where,
-            "budget": self._budget,
-            "removed": lambda rows, into, at_most: self._budget(rows, into, None, at_most),
-            "label-flips": self._flips,
-            "linf": self._boxes,
-            "l1": partial(self._norm, ball=False),
-            "l2": partial(self._norm, ball=True),
-            "rounded": lambda rows, into, columns, to: self._boxes(rows, into, to, None, columns, half=2),
-            "monotone": self._monotone,
-            "target-noise": self._targets,
-            "missing": self._missing,
-            "any-category": self._any,
-            "confusable": self._confused,
-            "shift": self._shifted,
-        }
-        kind = plain.get("kind") if isinstance(plain, Mapping) else None
-        if kind not in known:
-            raise UserError(f"The checker does not know the threat {kind!r}; it knows {', '.join(known)}.")
-        for entry in sorted(plain.keys() - {"kind", *ENTRIES.get(kind, {"at_most"})}):
-            raise UserError(f"The checker does not know the entry {entry!r} of the threat {kind!r}.")
-        given = {"rows_" if key == "rows" else key: value for key, value in plain.items() if key != "kind"}
+        kind, train = kind_of(plain, KNOWN), self.train
         try:
-            if not isinstance(given.get("relative", False), bool):
-                raise ValueError("relative is true or false")
-            return known[kind](rows, into, **given)
+            match kind:
+                case "nothing":
+                    return rows & False
+                case "all":
+                    return np.asarray(np.any([self.read(one, rows, into) for one in plain["threats"]], axis=0))
+                case "where":
+                    return self.read(plain["threat"], rows & where(train, plain), into)
+                case "budget":
+                    return self._budget(rows, into, plain["rows"], dict(plain["threat"]))
+                case "removed":
+                    return self._budget(rows, into, plain["at_most"])
+                case "label-flips":
+                    return self._flips(rows, into, plain)
+                case "linf" | "l1" | "l2":
+                    return self._noise(rows, into, plain)
+                case "rounded":
+                    pairs = amounts(train, plain["to"], plain["columns"])
+                    return self._widen(rows, into, [(column, to / 2, to / 2) for column, to in pairs])
+                case "monotone":
+                    return self._monotone(rows, into, plain)
+                case "target-noise":
+                    return self._targets(rows, into, amount_of(plain["eps"]))
+                case "missing":
+                    return self._missing(rows, into, plain.get("columns"))
+            for j, options in choices(train, plain):
+                self._choices(rows, into, train.columns[j], options)
+            return rows
         except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
             raise UserError(f"The checker does not know the threat {kind!r} in this form: {error}.") from None
 
-    def _where(
-        self, rows: Mask, into: Doubt, threat: Any, when: Any = None, rows_: Any = None, condition: str = ""
-    ) -> Mask:
-        if (when is None) == (rows_ is None):
-            raise ValueError("it needs one condition")
-        return self.read(threat, rows & self._holds({"rows": rows_} if when is None else when), into)
-
-    def _holds(self, plain: Any) -> Mask:
-        """The rows for which a condition holds, on the data as handed in."""
-        train = self.train
-        if not isinstance(plain, Mapping) or len(plain) != (3 if "column" in plain else 1):
-            raise UserError(f"The checker does not know the condition {plain!r}.")
-        match plain:
-            case {"rows": [*some]}:
-                return self._named(some)
-            case {"label": [*classes]}:
-                return np.isin(train.y, train.number(classes))
-            case {"not": part}:
-                return ~self._holds(part)
-            case {"and": [one, two]}:
-                return self._holds(one) & self._holds(two)
-            case {"or": [one, two]}:
-                return self._holds(one) | self._holds(two)
-            case {"column": name, "is": sign, "value": value}:
-                column = train.columns[j := train.column(name)]
-                known = True if train.missing is None else ~train.missing[:, j]
-                if column.categories is None:
-                    return np.asarray(ORDER[sign](train.x[:, column.start], float(column.to_feature(value))) & known)
-                if sign in ("==", "!="):
-                    return np.asarray(ORDER[sign](train.x[:, column.start + column.number(value)], 1.0) & known)
-        raise UserError(f"The checker does not know the condition {plain!r}.")
-
-    def _named(self, some: list[Any]) -> Mask:
-        """Rows by their numbers, or as a mask."""
-        n = len(self.train)
-        if some and all(isinstance(one, bool) for one in some):
-            if len(some) != n:
-                raise ValueError(f"a mask of {len(some)} rows, where there are {n}")
-            return np.array(some)
-        if not all(type(one) is int and 0 <= one < n for one in some):
-            raise ValueError("it names rows that there are not")
-        return np.isin(np.arange(n), some)
-
-    def _budget(self, rows: Mask, into: Doubt, threat: Any, rows_: Any) -> Mask:
+    def _budget(self, rows: Mask, into: Doubt, most: Any, threat: Plain | None = None) -> Mask:
+        """So many of the rows may be like this; or, without a threat, gone."""
         if into is not self.base:
             raise UserError("The checker does not know budgets inside of budgets.")
+        if type(most) is not int or most < 0:
+            raise ValueError(f"{most!r} is no number of rows")
         own = Doubt(*self.train.x.shape)
         touched = rows if threat is None else self.read(threat, rows, own)
-        self.budgets.append((_whole(rows_), touched, own, threat is None))
+        self.budgets.append((most, touched, own, threat is None))
         return touched
 
-    def _flips(self, rows: Mask, into: Doubt, at_most: Any = None, source: Any = None, target: Any = None) -> Mask:
+    def _flips(self, rows: Mask, into: Doubt, plain: Plain) -> Mask:
         """A label is 0 or 1, the number of its class."""
-        train, both = self.train, np.arange(2)
-        of, to = (np.isin(both, both if given is None else train.number(given)) for given in (source, target))
-        mine = rows & of[train.y] & to[1 - train.y]
-        if at_most is not None:
-            return self._budget(mine, into, {"kind": "label-flips"}, at_most)
+        y, both, given = self.train.y, np.arange(2), [plain.get(side) for side in ("source", "target")]
+        of, to = (np.isin(both, both if some is None else self.train.number(some)) for some in given)
+        mine = rows & of[y] & to[1 - y]
+        if plain.get("at_most") is not None:
+            return self._budget(mine, into, plain["at_most"], {"kind": "label-flips"})
         for side, label in enumerate((1, 0)):
-            into.y[side][mine & (train.y == label)] += 1 << self.unit.k
+            into.y[side][mine & (y == label)] += 1 << self.unit.k
         return mine
 
     # Numbers
-
-    def _columns(self, names: Any, values: Any) -> list[tuple[Column, Any]]:
-        """The numeric columns that are meant, each with its amount."""
-        columns = self.train.columns
-        if isinstance(values, Mapping):
-            amounts = {self.train.column(name): value for name, value in values.items()}
-            pairs = [(j, amounts.get(j, 0)) for j in (amounts if names is None else self._picked(names))]
-            if not amounts.keys() <= dict(pairs).keys():
-                raise ValueError("it has amounts for columns that it does not name")
-        else:
-            some = [j for j, c in enumerate(columns) if not c.categorical] if names is None else self._picked(names)
-            pairs = list(zip(some, values if isinstance(values, list) else [values] * len(some), strict=True))
-        return [(columns[j].expect(False, ", and the threat is about numbers"), _amount(value)) for j, value in pairs]
-
-    def _picked(self, names: Any) -> list[int]:
-        given = names if isinstance(names, list) else [names]
-        if given and all(isinstance(one, bool) for one in given):
-            return [int(j) for j in np.flatnonzero(given)]
-        return list(dict.fromkeys(self.train.column(name) for name in given))
 
     def _radius(self, column: Column, amount: Fraction, x: float, share: bool = False) -> int:
         """An amount in the units of the table (or a share of the value), as one of features."""
@@ -292,70 +231,51 @@ class Reader:
         radius = amount * (abs(place + shift / scale) + SLIP * size if share else 1 / scale)
         return self.unit.up(radius + SLIP * (size + radius) if radius and column.scaled else radius)
 
-    def _widen(self, into: Doubt, rows: Mask, column: Column, *amounts: Fraction, share: bool = False) -> None:
-        """Cells of a column may be off by so much, down and up."""
-        for i in np.flatnonzero(rows):
-            for side, amount in enumerate(amounts):
-                into.x[side, i, column.start] += self._radius(
-                    column, amount, float(self.train.x[i, column.start]), share
-                )
-
-    def _boxes(
-        self,
-        rows: Mask,
-        into: Doubt,
-        eps: Any,
-        rows_: Any = None,
-        columns: Any = None,
-        relative: bool = False,
-        half: int = 1,
+    def _widen(
+        self, rows: Mask, into: Doubt, moves: list[tuple[Column, Fraction, Fraction]], share: bool = False
     ) -> Mask:
-        rows = rows if rows_ is None else rows & self._holds({"rows": rows_})
-        for column, amount in self._columns(columns, eps):
-            self._widen(into, rows, column, *(amount / half,) * 2, share=relative)
+        """Cells of these columns may be off by so much, down and up."""
+        for column, *both in moves:
+            for i in np.flatnonzero(rows):
+                x = float(self.train.x[i, column.start])
+                into.x[:, i, column.start] += listed(self._radius(column, amount, x, share) for amount in both)
         return rows
 
-    def _norm(
-        self,
-        rows: Mask,
-        into: Doubt,
-        eps: Any,
-        rows_: Any = None,
-        columns: Any = None,
-        relative: bool = False,
-        *,
-        ball: bool,
-    ) -> Mask:
-        """An ellipsoid; or the hull of what single cells can do."""
-        rows, pairs = rows if rows_ is None else rows & self._holds({"rows": rows_}), self._columns(columns, eps)
+    def _noise(self, rows: Mask, into: Doubt, plain: Plain) -> Mask:
+        """A box, an ellipsoid, or the hull of what single cells can do."""
+        if not isinstance(share := plain.get("relative", False), bool):
+            raise ValueError("relative is true or false")
+        if plain.get("rows") is not None:
+            rows = rows & where(self.train, plain)
+        pairs = amounts(self.train, plain["eps"], plain.get("columns"))
+        if plain["kind"] == "linf":
+            return self._widen(rows, into, [(column, eps, eps) for column, eps in pairs], share)
         cells = np.array([column.start for column, _ in pairs], dtype=np.intp)
         for i in np.flatnonzero(rows):
             at = self.train.x[i, cells].tolist()
-            radii = listed(self._radius(*pair, x, relative) for pair, x in zip(pairs, at, strict=True))
-            vectors = np.concatenate([np.diag(radii), -np.diag(radii)])
-            into.pieces.append(Piece(int(i), cells, None if ball else vectors, radii))
+            radii = listed(self._radius(*pair, x, share) for pair, x in zip(pairs, at, strict=True))
+            vectors = None if plain["kind"] == "l2" else np.concatenate([np.diag(radii), -np.diag(radii)])
+            into.pieces.append(Piece(int(i), cells, vectors, radii))
         return rows
 
-    def _monotone(self, rows: Mask, into: Doubt, columns: Any, up: Any = 0.0, down: Any = 0.0) -> Mask:
-        if columns is None:
+    def _monotone(self, rows: Mask, into: Doubt, plain: Plain) -> Mask:
+        if plain.get("columns") is None:
             raise ValueError("it names no columns")
-        for (column, more), (_, less) in zip(self._columns(columns, up), self._columns(columns, down), strict=True):
-            self._widen(into, rows, column, less, more)
-        return rows
+        downs, ups = (amounts(self.train, plain.get(end, 0.0), plain["columns"]) for end in ("down", "up"))
+        moves = [(column, down, up) for (column, down), (_, up) in zip(downs, ups, strict=True)]
+        return self._widen(rows, into, moves)
 
-    def _targets(self, rows: Mask, into: Doubt, eps: Any) -> Mask:
-        targets = self.train.targets
-        if targets is None:
+    def _targets(self, rows: Mask, into: Doubt, eps: Fraction) -> Mask:
+        if self.train.targets is None:
             raise ValueError("these data have classes")
         for i in np.flatnonzero(rows):
-            into.y[:, i] += self._radius(
-                self.train.target or Column("target", 0, 1), _amount(eps), float(targets[i, 0])
-            )
+            place = float(self.train.targets[i, 0])
+            into.y[:, i] += self._radius(self.train.target or Column("target", 0, 1), eps, place)
         return rows
 
     # Categories, and what is missing
 
-    def _choices(self, rows: Mask, into: Doubt, column: Column, options: Mapping[int, list[int]]) -> Mask:
+    def _choices(self, rows: Mask, into: Doubt, column: Column, options: Mapping[int, list[int]]) -> None:
         """A one-hot group may be what was reported, or any of the options of that."""
         cells = np.arange(column.start, column.stop, dtype=np.intp)
         eye = self.unit.exact(np.eye(len(cells)))
@@ -363,63 +283,26 @@ class Reader:
             reported = int(self.centre[i, cells].argmax())
             moves = [eye[k] - eye[reported] for k in {reported, *options.get(reported, [])}]
             into.pieces.append(Piece(int(i), cells, np.array(moves, dtype=object)))
-        return rows
 
-    def _category(self, name: Any) -> Column:
-        return self.train.columns[self.train.column(name)].expect(True, ", and the threat is about categories")
-
-    def _any(self, rows: Mask, into: Doubt, columns: Any, among: Any = None) -> Mask:
-        for j in self._picked(columns):
-            column = self._category(self.train.columns[j].name)
-            options = [column.number(name) for name in (column.categories or () if among is None else among)]
-            self._choices(rows, into, column, dict.fromkeys(range(column.stop - column.start), options))
-        return rows
-
-    def _confused(self, rows: Mask, into: Doubt, column: Any, pairs: Any) -> Mask:
-        of, given = self._category(column), pairs.items() if isinstance(pairs, Mapping) else pairs
-        return self._choices(rows, into, of, {of.number(k): [of.number(one) for one in some] for k, some in given})
-
-    def _shifted(self, rows: Mask, into: Doubt, column: Any, by: int, among: Any = None) -> Mask:
-        of = self._category(column)
-        order = [of.number(name) for name in (of.categories or () if among is None else among)]
-        steps = {k: [order[i + by]] for i, k in enumerate(order) if 0 <= i + by < len(order)}
-        return self._choices(rows, into, of, steps)
-
-    def _missing(self, rows: Mask, into: Doubt, columns: Any = None) -> Mask:
+    def _missing(self, rows: Mask, into: Doubt, named: Any) -> Mask:
         """What is missing may be any category; or any number between the ends of the column, or those that are known."""
-        train, touched = self.train, rows & False
         if into is not self.base:
             raise UserError("The checker does not know missing values under a budget: no row is clean there.")
-        for j in range(len(train.columns)) if columns is None else self._picked(columns):
-            column = train.columns[j]
-            lost = rows & False if train.missing is None else train.missing[:, j]
-            mine, touched = lost & rows, touched | (lost & rows)
+        places = list(range(len(self.train.columns))) if named is None else picked(self.train, named)
+        for j in places:
+            column, lost = self.train.columns[j], self.missing[:, j]
+            mine = lost & rows
             self.open[mine, j] = False
             if column.categories is not None:
-                cells = slice(column.start, column.stop)
-                self.centre[mine, cells] = np.eye(len(column.categories))[0]
-                self._choices(mine, into, column, {0: list(range(len(column.categories)))})
+                options = list(range(len(column.categories)))
+                self.centre[mine, column.start : column.stop] = np.eye(len(options))[0]
+                self._choices(mine, into, column, {0: options})
                 continue
-            valid = column.to_feature([column.low, column.high])
-            known = valid if np.isfinite(valid).all() else train.x[~lost, column.start]
-            ends = Fraction(float(known.min())), Fraction(float(known.max()))
-            slip = SLIP * (abs(ends[0]) + abs(ends[1]) + abs(Fraction(column.shift) / Fraction(column.scale)))
+            x, valid = self.train.x[:, column.start], column.to_feature([column.low, column.high])
+            known = valid if np.isfinite(valid).all() else x[~lost]
+            low, high = Fraction(float(known.min())), Fraction(float(known.max()))
+            slip = SLIP * (abs(low) + abs(high) + abs(Fraction(column.shift) / Fraction(column.scale)))
             for i in np.flatnonzero(mine):
-                x = Fraction(float(train.x[i, column.start]))
-                for side, room in enumerate((x - ends[0], ends[1] - x)):
-                    into.x[side, i, column.start] += self.unit.up(max(room + slip, Fraction(0)))
-        return touched
-
-
-def _whole(value: Any) -> int:
-    """A number of rows."""
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no number of rows")
-    return value
-
-
-def _amount(value: Any) -> Fraction:
-    """A number that is at least 0, exactly."""
-    if type(value) not in (int, float) or not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{value!r} is no amount")
-    return Fraction(value)
+                rooms = Fraction(float(x[i])) - low, high - Fraction(float(x[i]))
+                into.x[:, i, column.start] += listed(self.unit.up(max(room + slip, Fraction(0))) for room in rooms)
+        return np.asarray(rows & self.missing[:, places].any(axis=1))

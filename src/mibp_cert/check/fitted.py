@@ -87,16 +87,19 @@ PSI: dict[str, Callable[[arb, arb], arb]] = {
     "huber": lambda y, s: (s - y).min(DELTA).max(-DELTA),
 }
 KINKS: dict[str, Callable[[arb], tuple[arb, ...]]] = {
-    "cross-entropy": lambda y: (),
-    "squared-error": lambda y: (),
     "squared-hinge": lambda y: (2 * y - 1,),
     "huber": lambda y: (y - DELTA, y + DELTA),
 }
+"""Where `ψ` has kinks, if it has any."""
 CLASSES = ("cross-entropy", "squared-hinge")
 """Losses of two classes; the others are of numbers."""
 Ends = tuple[Ints, Ints]
 Lines = tuple[Ints, Ints, Ints]
 """`U_i(θ) = const_i + coef_i·θ` (scales 4 and 3), with `coef_i = lam_i x̂_i` (`lam` of scale 2)."""
+Claims = list[tuple[int, int, int]]
+"""Of a test row: its number, the sign of its score, and the least that this score is by it."""
+Given = list[Ints]
+"""Multipliers of queries: `u` (queries × P), `λ` (× rows), `λ'` (× dirty rows, budget by budget)."""
 
 
 class Scored:
@@ -143,22 +146,16 @@ class Scored:
 
     def top(self, i: int, omega: int, lam: int) -> int:
         """Largest `ψ(y, s)ω − λs` over the scores and targets of row `i` (scale 3)."""
-        w, m, (low, high) = (
-            self.unit.ball(omega, 2),
-            self.unit.ball(lam),
-            (self.unit.ball(end[i]) for end in self.scores),
-        )
-        found = []
+        w, m = self.unit.ball(omega, 2), self.unit.ball(lam)
+        low, high = (self.unit.ball(end[i]) for end in self.scores)
+        found, flat, psi, kinks = list[arb](), list[arb](), PSI[self.loss], KINKS.get(self.loss, lambda y: ())
+        if self.loss == "cross-entropy" and omega and not (m / w <= 0 or m / w > 0.25):
+            # `ωσ' = λ`: with `p = σ(s)`, `p(1 − p) = λ/ω`.
+            root = (0.25 - m / w).max(arb(0)).sqrt()
+            flat = [(p / (1 - p)).log() for p in (0.5 + root, 0.5 - root)]
         for y, first, last in self.ends[i]:
             found += [w * first - m * low, w * last - m * high]
-            found += [w * PSI[self.loss](y, s) - m * s for s in KINKS[self.loss](y) if not (s < low or s > high)]
-            if self.loss == "cross-entropy" and omega and not (m / w <= 0 or m / w > 0.25):
-                # `ωσ' = λ`: with `p = σ(s)`, `p(1 − p) = λ/ω`.
-                root = (0.25 - m / w).max(arb(0)).sqrt()
-                for p in (0.5 + root, 0.5 - root):
-                    s = (p / (1 - p)).log()
-                    if not (s < low or s > high):
-                        found.append(w * (p - y) - m * s)
+            found += [w * psi(y, s) - m * s for s in (*kinks(y), *flat) if not (s < low or s > high)]
         return max(self.unit.ceil(value, 3) for value in found)
 
 
@@ -199,15 +196,6 @@ def _root(square: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """Multipliers of queries: `u` (queries × P), `λ` (× rows), `λ'` (× dirty rows, budget by budget)."""
-
-    u: Ints
-    lam: Ints
-    dirty: tuple[Ints, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Problem:
     """All rows with what may be wrong with them, loss and penalties; `given`: the targets as handed in."""
 
@@ -219,9 +207,9 @@ class Problem:
     given: Ints
 
     @property
-    def ends(self) -> int:
-        """How many ends there are of all ranges."""
-        return 2 * (len(self.alpha) + len(self.rows.w) + sum(len(group.rows) for group in self.groups))
+    def sizes(self) -> list[int]:
+        """How many ranges there are: of parameters, of rows, and of the dirty rows of every budget."""
+        return [len(self.alpha), len(self.rows.w), *(len(group.rows) for group in self.groups)]
 
     def tilt(self, c: Ints) -> Ints:
         """`|∂_j L(c)|` on `D₀`, rounded up."""
@@ -242,6 +230,11 @@ class Under:
         pairs = zip(problem.groups, ranges[2:], strict=True)
         self.dirty = [Scored(problem.loss, k, group.dirty, scores, self.box) for group, scores in pairs]
         self.far = np.maximum(np.abs(self.box[0]), np.abs(self.box[1]))
+        eye, rows = k.exact(np.eye(len(problem.alpha))), problem.rows
+        self.asked = [("parameter", eye, 0 * problem.alpha), ("the score of row", rows.x, 0 * rows.w)]
+        """What the ranges are of, part by part: the name, queries, and what noise reaches beyond them."""
+        dirty = [group.dirty for group in problem.groups]
+        self.asked += [("the score of dirty row", some.x, some.reach(self.far)) for some in dirty]
 
     def most(self, coef: Ints) -> Any:
         """Largest `coef·θ` over the box."""
@@ -249,14 +242,16 @@ class Under:
 
     def value(self, a: Ints, by: Given, q: int, own: int = -1, sign: int = 1) -> int:
         """A bound (scale 4) of `a·θ` by the multipliers of query `q`; for `own ≥ 0` of `sign` times the score of that row."""
-        problem, k, u, plus = self.problem, self.problem.unit.k, by.u[q], 0 * by.lam[q]
+        problem, k = self.problem, self.problem.unit.k
+        u, lam, *by_dirty = (part[q] for part in by)
+        plus = 0 * lam
         if own >= 0:
             plus[own], a = sign << (2 * k), 0 * a
-        lines = self.main.lines(u, by.lam[q], plus)
+        lines = self.main.lines(u, lam, plus)
         g = (a << (2 * k)) + (problem.alpha * u << k) + lines[1].sum(axis=0)
         total = lines[0].sum() + (np.abs(u) @ self.tilt << (2 * k)) + self.most(g)
-        for group, scored, dirty in zip(problem.groups, self.dirty, by.dirty, strict=True):
-            cost = self.cost(group, scored, lines, scored.lines(u, dirty[q], 0 * dirty[q]))[group.rows != own]
+        for group, scored, new in zip(problem.groups, self.dirty, by_dirty, strict=True):
+            cost = self.cost(group, scored, lines, scored.lines(u, new, 0 * new))[group.rows != own]
             total += sum(sorted(np.maximum(cost, 0), reverse=True)[: group.most])
         return int(total)
 
@@ -274,12 +269,8 @@ class Under:
 
     def proven(self, ranges: list[Ends], by: Given) -> tuple[list[Ends], list[str]]:
         """What (1) makes of the ranges, which are narrower; and the ends that it does not give, in words."""
-        problem, k, found, out = self.problem, self.problem.unit.k, list[str](), list[Ends]()
-        eye = problem.unit.exact(np.eye(len(problem.alpha)))
-        kinds = [("parameter", eye, 0 * eye[:, 0]), ("the score of row", problem.rows.x, 0 * problem.rows.w)]
-        kinds += [("the score of dirty row", g.dirty.x, g.dirty.reach(self.far)) for g in problem.groups]
-        q = 0
-        for number, ((name, queries, reach), ends) in enumerate(zip(kinds, ranges, strict=True)):
+        k, q, found, out = self.problem.unit.k, 0, list[str](), list[Ends]()
+        for number, ((name, queries, reach), ends) in enumerate(zip(self.asked, ranges, strict=True)):
             pair = []
             for sign, end in zip((-1, 1), ends, strict=True):
                 values = []
@@ -292,6 +283,14 @@ class Under:
                 pair.append(sign * listed(values))
             out.append((pair[0], pair[1]))
         return out, found
+
+    def inside(self, c: Ints, ranges: list[Ends]) -> bool:
+        """Are `c` and its scores on `D₀` strictly inside, those of dirty rows with all their noise?"""
+        found, k = [], self.problem.unit.k
+        for (_, queries, reach), (low, high) in zip(self.asked, ranges, strict=True):
+            at = queries @ c
+            found.append(((low << k < at - reach) & (at + reach < high << k)).all())
+        return all(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,34 +313,20 @@ def check(certificate: Certificate, split: Split, hear: Callable[[str], None] = 
     try:
         _same_data(plain["data"], split)
         problem, tests = problem_of(plain, arrays, split)
-        exact = {name: problem.unit.exact(array) for name, array in arrays.items() if array.dtype == np.float64}
-        ranges, c = _ranges(exact, problem), exact["c"]
-        ends = _given(exact, "range", problem, problem.ends)
-        if any(arrays[name].dtype != np.int64 for name in ("claim_rows", "claim_signs")):
-            raise ValueError("claims of rows that are no whole numbers")
-        claims = list(
-            zip(arrays["claim_rows"].tolist(), arrays["claim_signs"].tolist(), exact["claim_ends"], strict=True)
-        )
-        last = _given(exact, "claim", problem, len(claims))
-        if (
-            c.shape != problem.alpha.shape
-            or exact["claim_ends"].ndim != 1
-            or any(sign not in (-1, 1) or not 0 <= i < len(tests.w) for i, sign, _ in claims)
-        ):
-            raise ValueError("claims")
+        c, ranges, ends, claims, last = _read(arrays, problem, len(tests.w))
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise UserError(f"This is not a certificate of a fitted model, or was altered: {error!r}.") from None
-    check_size(problem, queries := len(ends.u) + len(claims))
+    check_size(problem, queries := len(ends[0]) + len(claims))
     with ctx.workprec(BITS):
         try:
             hear("the clean model")
             tilt = problem.tilt(c)
             under = Under(problem, ranges, tilt)
-            found = [] if _inside(under, c, ranges) else ["that the clean model is inside of the ranges"]
+            found = [] if under.inside(c, ranges) else ["that the clean model is inside of the ranges"]
             hear("the ranges")
             proven, failures = under.proven(ranges, ends)
             hear("the claims")
-            found += failures or _claims(problem, Under(problem, proven, tilt), last, tests, claims)
+            found += failures or _claims(Under(problem, proven, tilt), last, tests, claims)
         except NotProven as error:
             found = [str(error)]
     share, sides = None, {(i, sign) for i, sign, _ in claims}
@@ -351,22 +336,22 @@ def check(certificate: Certificate, split: Split, hear: Callable[[str], None] = 
     return Verdict(found, len(problem.rows.w), queries, len(said), len(tests.w), share)
 
 
-def _claims(problem: Problem, under: Under, by: Given, tests: Rows, claims: list[tuple[int, int, int]]) -> list[str]:
+def _claims(under: Under, by: Given, tests: Rows, claims: Claims) -> list[str]:
     """The claims `sign·x·θ ≥ end` that do not follow; of classes, `end` must be above 0."""
-    k, found, reach = problem.unit.k, [], tests.reach(under.far)
+    k, found, reach = under.problem.unit.k, [], tests.reach(under.far)
     for q, (i, sign, end) in enumerate(claims):
         value = under.value(-sign * tests.x[i], by, q) + (reach[i] << (2 * k))
         if value > -end << (3 * k):
             found.append(f"the claim about test row {i}")
-        elif problem.loss in CLASSES and end <= 0:
+        elif under.problem.loss in CLASSES and end <= 0:
             found.append(f"the class of test row {i}, since its claim says nothing of the sign")
     return found
 
 
 def problem_of(plain: dict[str, Any], arrays: Arrays, split: Split) -> tuple[Problem, Rows]:
     """The problem that a certificate is about, rebuilt from the data; and the test rows."""
-    train, test, model = split.train, split.tested, model_of(plain["model"], split.train)
-    loss, alpha, by_class, numbers = model.loss, model.alpha, model.by_class, train.targets is not None
+    train, test, numbers = split.train, split.tested, split.train.targets is not None
+    loss, intercept, alpha, by_class = model_of(plain["model"], train)
     if loss not in PSI or (loss in CLASSES) == numbers or (not numbers and len(train.classes) != 2):
         raise UserError(
             f"The checker knows {', '.join(PSI)}, of two classes or of numbers; this is {loss!r} of others."
@@ -374,18 +359,13 @@ def problem_of(plain: dict[str, Any], arrays: Arrays, split: Split) -> tuple[Pro
     y = train.targets[:, 0] if train.targets is not None else train.y.astype(float)
     weight = (np.ones(len(train)) if train.weights is None else train.weights) * by_class[train.y]
     unit = Unit.of([train.x, test.x, y, weight, alpha, *(a for a in arrays.values() if a.dtype == np.float64)])
-    reader = Reader(train, unit)
-    reader.read(plain["threat"], np.ones(len(train), dtype=bool), reader.base)
+    reader, nothing, one = Reader(train, unit, plain["threat"]), {"kind": "nothing"}, unit.exact(np.ones(len(test)))
     flipped = any((doubt.y != 0).any() for doubt in (reader.base, *(own for _, _, own, _ in reader.budgets)))
     if flipped and not numbers and by_class[0] != by_class[1]:
         raise UserError("The checker does not know wrong labels where classes have weights.")
-    rows, groups = reader.rows(unit.exact(weight), unit.exact(y), intercept=model.intercept)
-    own = Reader(test.ranged(train), unit)
-    if plain.get("test_threat") is not None:
-        own.read(plain["test_threat"], np.ones(len(test), dtype=bool), own.base)
-    tests, budgets = own.rows(
-        unit.exact(np.ones(len(test))), unit.exact(np.zeros(len(test))), intercept=model.intercept
-    )
+    rows, groups = reader.rows(unit.exact(weight), unit.exact(y), intercept=intercept)
+    test_threat = nothing if plain.get("test_threat") is None else plain["test_threat"]
+    tests, budgets = Reader(test.ranged(train), unit, test_threat).rows(one, 0 * one, intercept=intercept)
     if budgets:
         raise UserError("Budgets of test rows are not known to the checker.")
     return Problem(unit, loss, unit.exact(alpha), rows, groups, unit.exact(y[weight > 0])), tests
@@ -400,44 +380,35 @@ def _same_data(plain: dict[str, Any], split: Split) -> None:
             raise UserError(f"These are not the {name} rows that the certificate is about: their hash is another one.")
 
 
-def _inside(under: Under, c: Ints, ranges: list[Ends]) -> bool:
-    """Are `c` and its scores on `D₀` strictly inside, those of dirty rows with all their noise?"""
-    problem, k = under.problem, under.problem.unit.k
-    parts = [(c << k, 0 * c), (problem.rows.x @ c, 0 * problem.rows.w)]
-    parts += [(group.dirty.x @ c, group.dirty.reach(under.far)) for group in problem.groups]
-    return all(
-        bool(((low << k < at - more) & (at + more < high << k)).all())
-        for (at, more), (low, high) in zip(parts, ranges, strict=True)
-    )
+def _read(arrays: Arrays, problem: Problem, tests: int) -> tuple[Ints, list[Ends], Given, Claims, Given]:
+    """The clean model, the ranges and their multipliers, claims and theirs: each of the size that the problem asks for."""
+    sizes, names = problem.sizes, ["u", "lam", *(f"dirty{g}" for g in range(len(problem.groups)))]
 
+    def part(name: str, *shape: int) -> Ints:
+        if arrays[name].dtype != np.float64 or arrays[name].shape != shape:
+            raise ValueError(name)
+        return problem.unit.exact(arrays[name])
 
-def _ranges(exact: dict[str, Ints], problem: Problem) -> list[Ends]:
-    """Ends of `θ`, of the scores of rows, and of dirty rows."""
-    sizes = [len(problem.alpha), len(problem.rows.w), *(len(group.rows) for group in problem.groups)]
-    found = [(exact[f"low{part}"], exact[f"high{part}"]) for part in range(len(sizes))]
-    for (low, high), size in zip(found, sizes, strict=True):
-        if low.shape != (size,) or high.shape != (size,) or (low > high).any():
-            raise ValueError("ranges")
-    return found
+    def given(name: str, queries: int) -> Given:
+        return [part(f"{name}_{one}", queries, size) for one, size in zip(names, sizes, strict=True)]
 
-
-def _given(exact: dict[str, Ints], name: str, problem: Problem, queries: int) -> Given:
-    sizes = [len(problem.alpha), len(problem.rows.w), *(len(group.rows) for group in problem.groups)]
-    u, lam, *dirty = [
-        exact[f"{name}_{part}"] for part in ("u", "lam", *(f"dirty{g}" for g in range(len(problem.groups))))
-    ]
-    if [part.shape for part in (u, lam, *dirty)] != [(queries, size) for size in sizes]:
-        raise ValueError(f"multipliers of {name}")
-    return Given(u, lam, tuple(dirty))
+    ranges = [(part(f"low{i}", size), part(f"high{i}", size)) for i, size in enumerate(sizes)]
+    rows, signs = arrays["claim_rows"], arrays["claim_signs"]
+    if rows.dtype != np.int64 or signs.dtype != np.int64:
+        raise ValueError("claims of rows that are no whole numbers")
+    claims = list(zip(rows.tolist(), signs.tolist(), part("claim_ends", len(rows)), strict=True))
+    if any(sign not in (-1, 1) or not 0 <= i < tests for i, sign, _ in claims):
+        raise ValueError("claims")
+    if any((low > high).any() for low, high in ranges):
+        raise ValueError("ranges")
+    return part("c", sizes[0]), ranges, given("range", 2 * sum(sizes)), claims, given("claim", len(claims))
 
 
 def check_size(problem: Problem, queries: int) -> None:
     """Refuse what takes too long."""
     each = [problem.rows, *(group.dirty for group in problem.groups)]
-    cells = sum(
-        rows.x.size + 10 * int((rows.r != 0).sum()) + 100 * sum(map(len, (p.cells for p in rows.pieces)))
-        for rows in each
-    )
+    cells = sum(rows.x.size + 10 * int(np.count_nonzero(rows.r)) for rows in each)
+    cells += 100 * sum(len(piece.cells) for rows in each for piece in rows.pieces)
     seconds = queries * (CELL * cells + ROW * sum(len(rows.w) for rows in each))
     if seconds > SECONDS:
         raise UserError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,14 @@ from numpy.typing import NDArray
 from mibp_cert.data import Dataset
 from mibp_cert.errors import UserError
 
+Floats = NDArray[np.float64]
 ENTRIES = {"loss", "C", "fit_intercept", "penalise_intercept", "class_weight"}
 """What a model says of itself: all of it, and nothing else."""
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
-    """The loss, whether there is an intercept, the penalties `α`, and how much the rows of each class count."""
-
-    loss: str
-    intercept: bool
-    alpha: NDArray[np.float64]
-    by_class: NDArray[np.float64]
-
-
-def model_of(plain: Any, train: Dataset) -> Model:
-    """The model of a certificate; `UserError` where it does not say one."""
+def model_of(plain: Any, train: Dataset) -> tuple[str, bool, Floats, Floats]:
+    """The loss, whether there is an intercept, the penalties `α`, and how much the rows of each class count; `UserError` where
+    the certificate does not say that."""
     if not isinstance(plain, Mapping) or set(plain) != ENTRIES:
         said = sorted(map(str, plain)) if isinstance(plain, Mapping) else plain
         raise UserError(f"A model says {', '.join(sorted(ENTRIES))}, and nothing else; the certificate says {said!r}.")
@@ -41,10 +32,10 @@ def model_of(plain: Any, train: Dataset) -> Model:
     alpha = np.full(train.features, 1.0 / c)
     if fit:
         alpha = np.append(alpha, 1.0 / c if penalised else 0.0)
-    return Model(plain["loss"], fit, alpha, _by_class(plain["class_weight"], train))
+    return plain["loss"], fit, alpha, _by_class(plain["class_weight"], train)
 
 
-def _by_class(given: Any, train: Dataset) -> NDArray[np.float64]:
+def _by_class(given: Any, train: Dataset) -> Floats:
     """Weights of all classes by their names; of a regression: none."""
     names = [str(name) for name in train.classes]
     if given is None:

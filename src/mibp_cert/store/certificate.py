@@ -67,7 +67,7 @@ def certificate_of(run: CertifiedRun, source: Mapping[str, Any] | None = None) -
     grid, numbers = {"grid": np.array([FINEST])}, split.train.task is Task.NUMBERS
     with ctx.workprec(checker.BITS):
         problem, tests = checker.problem_of(claim, grid, split)
-        checker.check_size(problem, problem.ends + len(tests.w) * (2 if numbers else 1))
+        checker.check_size(problem, 2 * sum(problem.sizes) + len(tests.w) * (2 if numbers else 1))
         maker = Maker(problem)
         ranges, proven = maker.ranges()
         claims = maker.claims(proven, tests, numbers=numbers)
@@ -207,12 +207,8 @@ class Maker:
         return {f"claim_{name}": array[keep] for name, array in found.items()}
 
     def _given(self, arrays: Arrays, name: str) -> checker.Given:
-        u, lam, *dirty = (self.exact.unit.exact(arrays[f"{name}_{part}"]) for part in self._names)
-        return checker.Given(u, lam, tuple(dirty))
-
-    @property
-    def _names(self) -> list[str]:
-        return ["u", "lam", *(f"dirty{g}" for g in range(len(self.exact.groups)))]
+        names = ["u", "lam", *(f"dirty{g}" for g in range(len(self.exact.groups)))]
+        return [self.exact.unit.exact(arrays[f"{name}_{part}"]) for part in names]
 
     def multipliers(self, z: Ranges, a: Array, own: Index, sign: float) -> dict[str, Array]:
         """Good ones, of all queries."""
