@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mibp_cert.check.ranges import ONE, Range
+from mibp_cert.check.said import ENTRIES, Mask, Plain, amount_of, amounts, choices, kind_of, picked, where
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UnsupportedOperation
-
-Plain = Mapping[str, Any]
-Mask = NDArray[np.bool_]
-
-
-ENTRIES: dict[str, set[str]] = {
-    "nothing": set(),
-    "all": {"threats"},
-    "where": {"threat", "when", "rows", "condition"},
-    "budget": {"threat", "rows", "cells"},
-    "linf": {"eps", "rows", "columns", "clip", "relative"},
-    "l1": {"eps", "rows", "columns", "relative"},
-    "l2": {"eps", "rows", "columns", "relative"},
-    "rounded": {"to", "columns"},
-    "monotone": {"up", "down", "columns"},
-    "target-noise": {"eps"},
-    "any-category": {"columns", "among"},
-    "confusable": {"column", "pairs"},
-    "shift": {"column", "by", "among"},
-    "missing": {"columns", "marker"},
-    "label-flips": {"at_most", "source", "target"},
-}
-"""The threats that are known, and what each may say of itself."""
 
 
 class NotProven(Exception):
@@ -126,42 +102,34 @@ class Data:
 
     def _widen(self, threat: Plain, rows: Mask) -> None:
         """Allow what a threat allows in these rows."""
-        kind, named = threat["kind"], threat.get("columns")
-        if kind not in ENTRIES:
-            raise refuse(f"threat of the kind {kind!r}")
-        if odd := sorted(threat.keys() - ENTRIES[kind] - {"kind"}):
-            raise refuse(f"entry {odd[0]!r} of the threat {kind!r}")
+        kind, named = kind_of(threat, ENTRIES), threat.get("columns")
         match kind:
             case "all":
                 for part in threat["threats"]:
                     self._widen(part, rows)
             case "where":
-                when = threat["when"] if "when" in threat else {"rows": threat["rows"]}
-                if "when" in threat and "rows" in threat:
-                    raise refuse("threat with two conditions")
-                self._widen(threat["threat"], rows & self._holds(when))
+                self._widen(threat["threat"], rows & where(self.data, threat))
             case "budget":
                 if threat.get("rows") != 0 and threat.get("cells") != 0:
                     self._widen(threat["threat"], rows)
             case "linf" | "l1" | "l2":
-                given = threat.get("rows")
-                rows = rows if given is None else rows & self._mask(given)
-                for place, (j, amount) in enumerate(self._amounts(threat["eps"], named)):
+                rows = rows if threat.get("rows") is None else rows & where(self.data, threat)
+                for place, (column, amount) in enumerate(amounts(self.data, threat["eps"], named)):
                     ends = _ends(threat.get("clip"), place)
-                    self._move(j, amount, amount, rows, relative=threat.get("relative", False), clip=ends)
+                    self._move(column, amount, amount, rows, relative=threat.get("relative", False), clip=ends)
             case "rounded":
-                for j, amount in self._amounts(threat["to"], named):
-                    self._move(j, amount / 2, amount / 2, rows)
+                for column, amount in amounts(self.data, threat["to"], named):
+                    self._move(column, amount / 2, amount / 2, rows)
             case "monotone":
                 if named is None:
                     raise refuse("errors in one direction of columns without a name")
-                ups, downs = (self._amounts(threat.get(end, 0.0), named) for end in ("up", "down"))
-                for (j, up), (_, down) in zip(ups, downs, strict=True):
-                    self._move(j, down, up, rows)
+                ups, downs = (amounts(self.data, threat.get(end, 0.0), named) for end in ("up", "down"))
+                for (column, up), (_, down) in zip(ups, downs, strict=True):
+                    self._move(column, down, up, rows)
             case "target-noise":
                 if self.targets is None or self.data.targets is None:
                     raise NotProven("the threat is about targets, and the data have none")
-                column, eps = self.data.target or Column("target", 0, 1), _amount(threat["eps"])
+                column, eps = self.data.target or Column("target", 0, 1), amount_of(threat["eps"])
                 _move(self.targets, self.data.targets[:, 0], 0, column, eps, eps, rows)
             case "any-category" | "confusable" | "shift":
                 self._choose(threat, rows)
@@ -174,26 +142,14 @@ class Data:
                     to = np.isin(np.arange(len(self.data.classes)), others)
                     self.labels |= (rows & np.isin(self.data.y, some))[:, None] & to
 
-    def _move(self, j: int, down: Fraction, up: Fraction, rows: Mask, **how: Any) -> None:
+    def _move(self, column: Column, down: Fraction, up: Fraction, rows: Mask, **how: Any) -> None:
         """Threats about numbers: how far they move in one column."""
-        column = self.data.columns[j].expect(False, ": the threat is about numbers")
         _move(self.x, self.data.x[:, column.start], column.start, column, down, up, rows, **how)
 
     def _choose(self, threat: Plain, rows: Mask) -> None:
         """Threats about categories: what may stand for each reported one."""
-        kind, among = threat["kind"], threat.get("among")
-        for j in self._columns(threat["columns" if kind == "any-category" else "column"]):
-            column = self.data.columns[j].expect(True, ": the threat is about categories")
-            order = list(map(column.number, (column.categories or ()) if among is None else among))
-            if kind == "any-category":
-                options = dict.fromkeys(range(column.stop - column.start), order)
-            elif kind == "shift":
-                by = threat["by"]
-                options = {k: order[i + by : i + by + 1] for i, k in enumerate(order) if i + by >= 0}
-            else:
-                options = {
-                    column.number(k): list(map(column.number, names)) for k, names in dict(threat["pairs"]).items()
-                }
+        for j, options in choices(self.data, threat):
+            column = self.data.columns[j]
             reported = self.data.x[:, column.start : column.stop].argmax(axis=1)
             for row in np.flatnonzero(rows & np.isin(reported, list(options))):
                 if self.chosen[j][row].sum() > 1:
@@ -202,7 +158,7 @@ class Data:
 
     def _miss(self, marker: Any, named: Any, rows: Mask) -> None:
         """Missing values: where they are, and what they may be."""
-        for j in range(len(self.data.columns)) if named is None else self._columns(named):
+        for j in range(len(self.data.columns)) if named is None else picked(self.data, named):
             column, x, lost = self.data.columns[j], self.data.x, np.zeros(len(rows), dtype=bool)
             names = column.categories
             if marker is None and self.data.missing is not None:
@@ -220,69 +176,6 @@ class Data:
             values = [k for k, name in enumerate(names or ()) if marker is None or name != marker]
             known = (ends if np.isfinite(ends).all() else x[~lost, column.start]).tolist()
             self.unknown[j] = lost, known if names is None else values
-
-    def _columns(self, named: Any) -> list[int]:
-        """Columns by name, by number, or by a mask."""
-        named = named if isinstance(named, list) else [named]
-        if named and all(isinstance(name, bool) for name in named):
-            return [j for j, (_, picked) in enumerate(zip(self.data.columns, named, strict=True)) if picked]
-        return list(dict.fromkeys(self.data.column(name) for name in named))
-
-    def _amounts(self, given: Any, named: Any) -> list[tuple[int, Fraction]]:
-        """The numeric columns that are meant, each with its amount."""
-        by_column = {self.data.column(k): v for k, v in given.items()} if isinstance(given, Mapping) else None
-        if named is not None:
-            picked = self._columns(named)
-        else:
-            picked = list(by_column or [j for j, c in enumerate(self.data.columns) if not c.categorical])
-        if by_column is not None:
-            if not by_column.keys() <= set(picked):
-                raise NotProven("the threat has amounts for columns that it does not name")
-            given = [by_column.get(j, 0.0) for j in picked]
-        every = given if isinstance(given, list) else [given] * len(picked)
-        return list(zip(picked, map(_amount, every), strict=True))
-
-    def _mask(self, rows: Any) -> Mask:
-        """Rows by their numbers, or as a mask."""
-        found, given = np.zeros(len(self.data.x), dtype=bool), np.asarray(rows)
-        fits = given.shape == found.shape if given.dtype == bool else not given.size or given.min() >= 0
-        if not fits:
-            raise NotProven("the threat names rows that there are not")
-        found[given if given.size else []] = True
-        return found
-
-    def _holds(self, when: Plain) -> Mask:
-        """The rows, as they are encoded, that meet a condition; a missing value meets no comparison."""
-        if len(when) != (3 if "column" in when else 1):
-            raise refuse(f"condition {when!r}")
-        match when:
-            case {"rows": rows}:
-                return self._mask(rows)
-            case {"label": names}:
-                return np.isin(self.data.y, self.data.number(names))
-            case {"not": inner}:
-                return ~self._holds(inner)
-            case {"and": [first, second]}:
-                return self._holds(first) & self._holds(second)
-            case {"or": [first, second]}:
-                return self._holds(first) | self._holds(second)
-            case {"column": name, "is": sign, "value": value}:
-                j = self.data.column(name)
-                column, known = self.data.columns[j], True if self.data.missing is None else ~self.data.missing[:, j]
-                if column.categorical:
-                    x, value = self.data.x[:, column.start + column.number(value)], 1.0
-                else:
-                    x, value = self.data.x[:, column.start], float(column.to_feature(value))
-                signs = {"==": x == value, "!=": x != value, ">=": x >= value, ">": x > value, "<=": x <= value}
-                return np.asarray((signs | {"<": x < value})[sign] & known)
-        raise refuse(f"condition {when!r}")
-
-
-def _amount(value: Any) -> Fraction:
-    """A finite number that is at least 0, exactly."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-        raise NotProven(f"an amount of the threat is {value!r}")
-    return Fraction(value)
 
 
 def _ends(clip: Any, place: int) -> list[Any]:

@@ -51,8 +51,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mibp_cert.check.cells import Data, NotProven, Plain, part_of, refuse
+from mibp_cert.check.cells import Data, NotProven, part_of, refuse
 from mibp_cert.check.ranges import ACTIVATIONS, ONE, Range, ceilings, floors, joined, shares, sigmoid, smooth, union
+from mibp_cert.check.said import Plain
 from mibp_cert.data import Column
 from mibp_cert.errors import MibpCertError, UnsupportedOperation
 
