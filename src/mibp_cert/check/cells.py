@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mibp_cert.check.ranges import ONE, Range
-from mibp_cert.check.said import ENTRIES, Mask, Plain, amount_of, amounts, choices, kind_of, picked, where
+from mibp_cert.check.said import ENTRIES, Mask, Plain, amount_of, choices, kind_of, moves, picked, where
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UnsupportedOperation
 
@@ -102,8 +102,7 @@ class Data:
 
     def _widen(self, threat: Plain, rows: Mask) -> None:
         """Allow what a threat allows in these rows."""
-        kind, named = kind_of(threat, ENTRIES), threat.get("columns")
-        match kind:
+        match kind_of(threat, ENTRIES):
             case "all":
                 for part in threat["threats"]:
                     self._widen(part, rows)
@@ -112,20 +111,12 @@ class Data:
             case "budget":
                 if threat.get("rows") != 0 and threat.get("cells") != 0:
                     self._widen(threat["threat"], rows)
-            case "linf" | "l1" | "l2":
+            case "linf" | "l1" | "l2" | "rounded" | "monotone":
                 rows = rows if threat.get("rows") is None else rows & where(self.data, threat)
-                for place, (column, amount) in enumerate(amounts(self.data, threat["eps"], named)):
-                    ends = _ends(threat.get("clip"), place)
-                    self._move(column, amount, amount, rows, relative=threat.get("relative", False), clip=ends)
-            case "rounded":
-                for column, amount in amounts(self.data, threat["to"], named):
-                    self._move(column, amount / 2, amount / 2, rows)
-            case "monotone":
-                if named is None:
-                    raise refuse("errors in one direction of columns without a name")
-                ups, downs = (amounts(self.data, threat.get(end, 0.0), named) for end in ("up", "down"))
-                for (column, up), (_, down) in zip(ups, downs, strict=True):
-                    self._move(column, down, up, rows)
+                for place, (column, down, up) in enumerate(moves(self.data, threat)):
+                    ends, x = _ends(threat.get("clip"), place), self.data.x[:, column.start]
+                    share = threat.get("relative", False)
+                    _move(self.x, x, column.start, column, down, up, rows, relative=share, clip=ends)
             case "target-noise":
                 if self.targets is None or self.data.targets is None:
                     raise NotProven("the threat is about targets, and the data have none")
@@ -134,17 +125,13 @@ class Data:
             case "any-category" | "confusable" | "shift":
                 self._choose(threat, rows)
             case "missing":
-                self._miss(threat.get("marker"), named, rows)
+                self._miss(threat.get("marker"), threat.get("columns"), rows)
             case "label-flips":
                 given = [threat.get(side) for side in ("source", "target")]
                 some, others = (self.data.number(self.data.classes if side is None else side) for side in given)
                 if threat.get("at_most") != 0:
                     to = np.isin(np.arange(len(self.data.classes)), others)
                     self.labels |= (rows & np.isin(self.data.y, some))[:, None] & to
-
-    def _move(self, column: Column, down: Fraction, up: Fraction, rows: Mask, **how: Any) -> None:
-        """Threats about numbers: how far they move in one column."""
-        _move(self.x, self.data.x[:, column.start], column.start, column, down, up, rows, **how)
 
     def _choose(self, threat: Plain, rows: Mask) -> None:
         """Threats about categories: what may stand for each reported one."""
@@ -158,7 +145,7 @@ class Data:
 
     def _miss(self, marker: Any, named: Any, rows: Mask) -> None:
         """Missing values: where they are, and what they may be."""
-        for j in range(len(self.data.columns)) if named is None else picked(self.data, named):
+        for j in picked(self.data, named, range(len(self.data.columns))):
             column, x, lost = self.data.columns[j], self.data.x, np.zeros(len(rows), dtype=bool)
             names = column.categories
             if marker is None and self.data.missing is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
-from mibp_cert.check.said import ENTRIES, Mask, Plain, amount_of, amounts, choices, kind_of, picked, where
+from mibp_cert.check.said import ENTRIES, Mask, Plain, amount_of, choices, kind_of, moves, picked, where
 from mibp_cert.data import Column, Dataset
 from mibp_cert.errors import UserError
 
@@ -34,9 +34,7 @@ class NotProven(Exception):
 
 
 def listed(values: Iterable[int]) -> Ints:
-    array = np.empty(len(found := list(values)), dtype=object)
-    array[:] = found
-    return array
+    return np.array(list(values), dtype=object)
 
 
 @dataclass(frozen=True)
@@ -47,10 +45,9 @@ class Unit:
 
     @classmethod
     def of(cls, arrays: Iterable[Any]) -> Unit:
-        ratios = (
-            value.as_integer_ratio()[1] for a in arrays for value in np.unique(np.asarray(a, dtype=float)).tolist()
-        )
-        return cls(max(60, *(below.bit_length() - 1 for below in ratios)) + GRID)
+        numbers = np.unique(np.concatenate([np.asarray(a, dtype=float).ravel() for a in arrays])).tolist()
+        below = max(value.as_integer_ratio()[1] for value in numbers)
+        return cls(max(60, below.bit_length() - 1) + GRID)
 
     def exact(self, values: Any) -> Ints:
         array = np.asarray(values, dtype=np.float64)
@@ -125,17 +122,18 @@ class Doubt:
 class Reader:
     """The rows of a table, and what threats make of them."""
 
-    def __init__(self, train: Dataset, unit: Unit, threat: Any) -> None:
-        self.train, self.unit, self.base = train, unit, Doubt(*train.x.shape)
+    def __init__(self, train: Dataset, unit: Unit, threat: Any, *, intercept: bool) -> None:
+        self.train, self.unit = train, unit
         self.budgets: list[tuple[int, Mask, Doubt, bool]] = []
-        self.centre = np.array(train.x)
-        """A missing category is the first one here; all other cells are as handed in."""
+        self.centre = np.append(train.x, np.ones((len(train), int(intercept))), axis=1)
+        """A missing category is the first one here; all other cells are as handed in, with 1 for the intercept."""
+        self.base = Doubt(*self.centre.shape)
         self.missing = np.zeros((len(train), len(train.columns)), bool) if train.missing is None else train.missing
         self.open = self.missing.copy()
         """Missing values that no threat has spoken of."""
         self.read(threat, np.ones(len(train), dtype=bool), self.base)
 
-    def rows(self, weights: Ints, y: Ints, *, intercept: bool) -> tuple[Rows, tuple[Group, ...]]:
+    def rows(self, weights: Ints, y: Ints) -> tuple[Rows, tuple[Group, ...]]:
         """All rows of weight above 0, and the budgets on them."""
         if self.open.any():
             raise UserError("Values are missing in these rows, and the threat does not say that they may be anything.")
@@ -144,11 +142,11 @@ class Reader:
         for most, mask, own, goes in self.budgets:
             mine = [own] if goes else [doubt for _, _, doubt, gone in self.budgets if not gone]
             some = keep[mask[keep]]
-            dirty = self._made(some, weights, y, [self.base, *mine], intercept=intercept)
+            dirty = self._made(some, weights, y, [self.base, *mine])
             groups.append(Group(most, np.searchsorted(keep, some), dirty, goes))
-        return self._made(keep, weights, y, [self.base], intercept=intercept), tuple(groups)
+        return self._made(keep, weights, y, [self.base]), tuple(groups)
 
-    def _made(self, some: Any, w: Ints, y: Ints, doubts: list[Doubt], *, intercept: bool) -> Rows:
+    def _made(self, some: Any, w: Ints, y: Ints, doubts: list[Doubt]) -> Rows:
         """These rows with all of this noise."""
         low, high = (sum(doubt.x[side][some] for doubt in doubts) for side in (0, 1))
         shift = (high - low) >> (GRID + 1) << GRID
@@ -156,9 +154,6 @@ class Reader:
         place = {int(i): k for k, i in enumerate(some)}
         given = [piece for doubt in doubts for piece in doubt.pieces if piece.row in place]
         pieces = tuple(replace(piece, row=place[piece.row]) for piece in given)
-        if intercept:
-            one = np.full((len(some), 1), 1 << self.unit.k, dtype=object)
-            x, r = np.append(x, one, axis=1), np.append(r, 0 * one, axis=1)
         ends = y[some] - sum(d.y[0][some] for d in doubts), y[some] + sum(d.y[1][some] for d in doubts)
         if self.train.targets is None:  # whatever two threats do to one label: it is a label
             ends = np.maximum(ends[0], 0), np.minimum(ends[1], 1 << self.unit.k)
@@ -181,15 +176,12 @@ class Reader:
                     return self._budget(rows, into, plain["rows"], dict(plain["threat"]))
                 case "removed":
                     return self._budget(rows, into, plain["at_most"])
+                case "label-flips" if plain.get("at_most") is not None:
+                    return self._budget(rows, into, plain["at_most"], {**plain, "at_most": None})
                 case "label-flips":
                     return self._flips(rows, into, plain)
-                case "linf" | "l1" | "l2":
+                case "linf" | "l1" | "l2" | "rounded" | "monotone":
                     return self._noise(rows, into, plain)
-                case "rounded":
-                    pairs = amounts(train, plain["to"], plain["columns"])
-                    return self._widen(rows, into, [(column, to / 2, to / 2) for column, to in pairs])
-                case "monotone":
-                    return self._monotone(rows, into, plain)
                 case "target-noise":
                     return self._targets(rows, into, amount_of(plain["eps"]))
                 case "missing":
@@ -206,7 +198,7 @@ class Reader:
             raise UserError("The checker does not know budgets inside of budgets.")
         if type(most) is not int or most < 0:
             raise ValueError(f"{most!r} is no number of rows")
-        own = Doubt(*self.train.x.shape)
+        own = Doubt(*self.centre.shape)
         touched = rows if threat is None else self.read(threat, rows, own)
         self.budgets.append((most, touched, own, threat is None))
         return touched
@@ -216,8 +208,6 @@ class Reader:
         y, both, given = self.train.y, np.arange(2), [plain.get(side) for side in ("source", "target")]
         of, to = (np.isin(both, both if some is None else self.train.number(some)) for some in given)
         mine = rows & of[y] & to[1 - y]
-        if plain.get("at_most") is not None:
-            return self._budget(mine, into, plain["at_most"], {"kind": "label-flips"})
         for side, label in enumerate((1, 0)):
             into.y[side][mine & (y == label)] += 1 << self.unit.k
         return mine
@@ -231,46 +221,31 @@ class Reader:
         radius = amount * (abs(place + shift / scale) + SLIP * size if share else 1 / scale)
         return self.unit.up(radius + SLIP * (size + radius) if radius and column.scaled else radius)
 
-    def _widen(
-        self, rows: Mask, into: Doubt, moves: list[tuple[Column, Fraction, Fraction]], share: bool = False
-    ) -> Mask:
-        """Cells of these columns may be off by so much, down and up."""
-        for column, *both in moves:
-            for i in np.flatnonzero(rows):
-                x = float(self.train.x[i, column.start])
-                into.x[:, i, column.start] += listed(self._radius(column, amount, x, share) for amount in both)
-        return rows
+    def _widen(self, ends: Ints, rows: Mask, x: Any, column: Column, *amounts: Fraction, share: bool = False) -> None:
+        """Numbers of a column, which are `x`, may be off by so much, down and up."""
+        for i in np.flatnonzero(rows):
+            ends[:, i] += listed(self._radius(column, amount, float(x[i]), share) for amount in amounts)
 
     def _noise(self, rows: Mask, into: Doubt, plain: Plain) -> Mask:
         """A box, an ellipsoid, or the hull of what single cells can do."""
-        if not isinstance(share := plain.get("relative", False), bool):
-            raise ValueError("relative is true or false")
+        x, share, columns = self.train.x, plain.get("relative", False), moves(self.train, plain)
         if plain.get("rows") is not None:
             rows = rows & where(self.train, plain)
-        pairs = amounts(self.train, plain["eps"], plain.get("columns"))
-        if plain["kind"] == "linf":
-            return self._widen(rows, into, [(column, eps, eps) for column, eps in pairs], share)
-        cells = np.array([column.start for column, _ in pairs], dtype=np.intp)
+        if plain["kind"] not in ("l1", "l2"):
+            for column, down, up in columns:
+                self._widen(into.x[:, :, column.start], rows, x[:, column.start], column, down, up, share=share)
+            return rows
+        cells = np.array([column.start for column, _, _ in columns], dtype=np.intp)
         for i in np.flatnonzero(rows):
-            at = self.train.x[i, cells].tolist()
-            radii = listed(self._radius(*pair, x, share) for pair, x in zip(pairs, at, strict=True))
+            radii = listed(self._radius(column, eps, float(x[i, column.start]), share) for column, eps, _ in columns)
             vectors = None if plain["kind"] == "l2" else np.concatenate([np.diag(radii), -np.diag(radii)])
             into.pieces.append(Piece(int(i), cells, vectors, radii))
         return rows
 
-    def _monotone(self, rows: Mask, into: Doubt, plain: Plain) -> Mask:
-        if plain.get("columns") is None:
-            raise ValueError("it names no columns")
-        downs, ups = (amounts(self.train, plain.get(end, 0.0), plain["columns"]) for end in ("down", "up"))
-        moves = [(column, down, up) for (column, down), (_, up) in zip(downs, ups, strict=True)]
-        return self._widen(rows, into, moves)
-
     def _targets(self, rows: Mask, into: Doubt, eps: Fraction) -> Mask:
         if self.train.targets is None:
             raise ValueError("these data have classes")
-        for i in np.flatnonzero(rows):
-            place = float(self.train.targets[i, 0])
-            into.y[:, i] += self._radius(self.train.target or Column("target", 0, 1), eps, place)
+        self._widen(into.y, rows, self.train.targets[:, 0], self.train.target or Column("target", 0, 1), eps, eps)
         return rows
 
     # Categories, and what is missing
@@ -288,7 +263,7 @@ class Reader:
         """What is missing may be any category; or any number between the ends of the column, or those that are known."""
         if into is not self.base:
             raise UserError("The checker does not know missing values under a budget: no row is clean there.")
-        places = list(range(len(self.train.columns))) if named is None else picked(self.train, named)
+        places = picked(self.train, named, range(len(self.train.columns)))
         for j in places:
             column, lost = self.train.columns[j], self.missing[:, j]
             mine = lost & rows

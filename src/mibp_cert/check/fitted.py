@@ -75,15 +75,10 @@ DELTA = arb(1.35)
 """Where Huber's loss becomes linear."""
 
 
-def _hinge(y: arb, s: arb) -> arb:
-    z = 2 * y - 1
-    return -2 * z * (1 - z * s).max(arb(0))
-
-
 PSI: dict[str, Callable[[arb, arb], arb]] = {
     "cross-entropy": lambda y, s: 1 / (1 + (-s).exp()) - y,
     "squared-error": lambda y, s: s - y,
-    "squared-hinge": _hinge,
+    "squared-hinge": lambda y, s: 2 * (1 - 2 * y) * (1 - (2 * y - 1) * s).max(arb(0)),
     "huber": lambda y, s: (s - y).min(DELTA).max(-DELTA),
 }
 KINKS: dict[str, Callable[[arb], tuple[arb, ...]]] = {
@@ -207,9 +202,14 @@ class Problem:
     given: Ints
 
     @property
+    def parts(self) -> list[Rows]:
+        """All rows, and the dirty ones of every budget."""
+        return [self.rows, *(group.dirty for group in self.groups)]
+
+    @property
     def sizes(self) -> list[int]:
         """How many ranges there are: of parameters, of rows, and of the dirty rows of every budget."""
-        return [len(self.alpha), len(self.rows.w), *(len(group.rows) for group in self.groups)]
+        return [len(self.alpha), *(len(rows.w) for rows in self.parts)]
 
     def tilt(self, c: Ints) -> Ints:
         """`|∂_j L(c)|` on `D₀`, rounded up."""
@@ -226,14 +226,12 @@ class Under:
 
     def __init__(self, problem: Problem, ranges: list[Ends], tilt: Ints) -> None:
         self.problem, self.box, self.tilt, k = problem, ranges[0], tilt, problem.unit
-        self.main = Scored(problem.loss, k, problem.rows, ranges[1], self.box)
-        pairs = zip(problem.groups, ranges[2:], strict=True)
-        self.dirty = [Scored(problem.loss, k, group.dirty, scores, self.box) for group, scores in pairs]
+        pairs = zip(problem.parts, ranges[1:], strict=True)
+        self.main, *self.dirty = (Scored(problem.loss, k, rows, scores, self.box) for rows, scores in pairs)
         self.far = np.maximum(np.abs(self.box[0]), np.abs(self.box[1]))
-        eye, rows = k.exact(np.eye(len(problem.alpha))), problem.rows
+        eye, (rows, *dirty) = k.exact(np.eye(len(problem.alpha))), problem.parts
         self.asked = [("parameter", eye, 0 * problem.alpha), ("the score of row", rows.x, 0 * rows.w)]
         """What the ranges are of, part by part: the name, queries, and what noise reaches beyond them."""
-        dirty = [group.dirty for group in problem.groups]
         self.asked += [("the score of dirty row", some.x, some.reach(self.far)) for some in dirty]
 
     def most(self, coef: Ints) -> Any:
@@ -353,19 +351,21 @@ def problem_of(plain: dict[str, Any], arrays: Arrays, split: Split) -> tuple[Pro
     train, test, numbers = split.train, split.tested, split.train.targets is not None
     loss, intercept, alpha, by_class = model_of(plain["model"], train)
     if loss not in PSI or (loss in CLASSES) == numbers or (not numbers and len(train.classes) != 2):
-        raise UserError(
-            f"The checker knows {', '.join(PSI)}, of two classes or of numbers; this is {loss!r} of others."
-        )
+        raise UserError(f"The checker knows {', '.join(PSI)}, of two classes or of numbers; not {loss!r} of these.")
     y = train.targets[:, 0] if train.targets is not None else train.y.astype(float)
     weight = (np.ones(len(train)) if train.weights is None else train.weights) * by_class[train.y]
     unit = Unit.of([train.x, test.x, y, weight, alpha, *(a for a in arrays.values() if a.dtype == np.float64)])
-    reader, nothing, one = Reader(train, unit, plain["threat"]), {"kind": "nothing"}, unit.exact(np.ones(len(test)))
+    reader, nothing, one = (
+        Reader(train, unit, plain["threat"], intercept=intercept),
+        {"kind": "nothing"},
+        unit.exact(np.ones(len(test))),
+    )
     flipped = any((doubt.y != 0).any() for doubt in (reader.base, *(own for _, _, own, _ in reader.budgets)))
     if flipped and not numbers and by_class[0] != by_class[1]:
         raise UserError("The checker does not know wrong labels where classes have weights.")
-    rows, groups = reader.rows(unit.exact(weight), unit.exact(y), intercept=intercept)
+    rows, groups = reader.rows(unit.exact(weight), unit.exact(y))
     test_threat = nothing if plain.get("test_threat") is None else plain["test_threat"]
-    tests, budgets = Reader(test.ranged(train), unit, test_threat).rows(one, 0 * one, intercept=intercept)
+    tests, budgets = Reader(test.ranged(train), unit, test_threat, intercept=intercept).rows(one, 0 * one)
     if budgets:
         raise UserError("Budgets of test rows are not known to the checker.")
     return Problem(unit, loss, unit.exact(alpha), rows, groups, unit.exact(y[weight > 0])), tests
@@ -373,11 +373,11 @@ def problem_of(plain: dict[str, Any], arrays: Arrays, split: Split) -> tuple[Pro
 
 def _same_data(plain: dict[str, Any], split: Split) -> None:
     """Refuse other data than those that the certificate is about."""
-    if split.test is None:
-        raise UserError("A certificate is about test rows, and these data have none.")
     for name, part in (("train", split.train), ("test", split.test)):
-        if part.sha256 != plain[f"{name}_sha256"]:
-            raise UserError(f"These are not the {name} rows that the certificate is about: their hash is another one.")
+        if part is None or part.sha256 != plain[f"{name}_sha256"]:
+            raise UserError(
+                f"These are not the {name} rows that the certificate is about (by their hash), or are none."
+            )
 
 
 def _read(arrays: Arrays, problem: Problem, tests: int) -> tuple[Ints, list[Ends], Given, Claims, Given]:
@@ -406,10 +406,9 @@ def _read(arrays: Arrays, problem: Problem, tests: int) -> tuple[Ints, list[Ends
 
 def check_size(problem: Problem, queries: int) -> None:
     """Refuse what takes too long."""
-    each = [problem.rows, *(group.dirty for group in problem.groups)]
-    cells = sum(rows.x.size + 10 * int(np.count_nonzero(rows.r)) for rows in each)
-    cells += 100 * sum(len(piece.cells) for rows in each for piece in rows.pieces)
-    seconds = queries * (CELL * cells + ROW * sum(len(rows.w) for rows in each))
+    cells = sum(rows.x.size + 10 * int(np.count_nonzero(rows.r)) for rows in problem.parts)
+    cells += 100 * sum(len(piece.cells) for rows in problem.parts for piece in rows.pieces)
+    seconds = queries * (CELL * cells + ROW * sum(problem.sizes[1:]))
     if seconds > SECONDS:
         raise UserError(
             f"Checking {queries} queries of {len(problem.rows.w)} rows would take about {seconds / 60:.0f} minutes, and "

@@ -40,12 +40,10 @@ def _by_class(given: Any, train: Dataset) -> Floats:
     names = [str(name) for name in train.classes]
     if given is None:
         return np.ones(max(1, len(names)))
-    if not isinstance(given, Mapping) or not names or set(given) != set(names):
-        raise UserError(
-            f"class_weight has a number for each class ({', '.join(names) or 'there are none'}), or is null."
-        )
-    if not all(_number(weight) and weight >= 0 for weight in given.values()):
-        raise UserError(f"The weights of classes must be finite numbers ≥ 0; the certificate says {dict(given)!r}.")
+    fits = isinstance(given, Mapping) and bool(names) and set(given) == set(names)
+    if not fits or not all(_number(weight) and weight >= 0 for weight in given.values()):
+        known = ", ".join(names) or "there are none"
+        raise UserError(f"class_weight is null or a finite number ≥ 0 for each class ({known}), but not {given!r}.")
     return np.array([float(given[name]) for name in names])
 
 

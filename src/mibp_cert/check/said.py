@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -48,6 +48,8 @@ def kind_of(plain: Any, known: Mapping[str, set[str]]) -> str:
         raise UnsupportedOperation(f"The checker does not know the threat {kind!r}; it knows {', '.join(known)}.")
     for entry in sorted(plain.keys() - {"kind", *known[kind]}):
         raise UnsupportedOperation(f"The checker does not know the entry {entry!r} of the threat {kind!r}.")
+    if not isinstance(plain.get("relative", False), bool):
+        raise UnsupportedOperation(f"The checker does not know the threat {kind!r} so: relative is true or false.")
     return str(kind)
 
 
@@ -58,21 +60,39 @@ def amount_of(value: Any) -> Fraction:
     return Fraction(value)
 
 
-def picked(data: Dataset, named: Any) -> list[int]:
-    """Columns by name, by number, or by a mask."""
+def picked(data: Dataset, named: Any, usual: Iterable[int] | None = None) -> list[int]:
+    """Columns by name, by number, or by a mask; where nothing is named, the usual ones."""
+    if named is None and usual is not None:
+        return list(usual)
     given = named if isinstance(named, list) else [named]
     if given and all(isinstance(one, bool) for one in given):
         return [j for j, (_, one) in enumerate(zip(data.columns, given, strict=True)) if one]
     return list(dict.fromkeys(data.column(name) for name in given))
 
 
-def amounts(data: Dataset, given: Any, named: Any) -> list[tuple[Column, Fraction]]:
+def moves(data: Dataset, threat: Plain) -> list[tuple[Column, Fraction, Fraction]]:
+    """The numeric columns that are meant, each with how far its values may be off, down and up."""
+    named = threat.get("columns")
+    match threat["kind"]:
+        case "monotone":
+            if named is None:
+                raise UnsupportedOperation(
+                    "The threat 'monotone' names no columns; without a name it has no direction."
+                )
+            downs, ups = (_amounts(data, threat.get(end, 0.0), named) for end in ("down", "up"))
+            return [(column, down, up) for (column, down), (_, up) in zip(downs, ups, strict=True)]
+        case "rounded":
+            return [(column, to / 2, to / 2) for column, to in _amounts(data, threat["to"], named)]
+    return [(column, eps, eps) for column, eps in _amounts(data, threat["eps"], named)]
+
+
+def _amounts(data: Dataset, given: Any, named: Any) -> list[tuple[Column, Fraction]]:
     """The numeric columns that are meant, each with its amount."""
     by_column = {data.column(name): value for name, value in given.items()} if isinstance(given, Mapping) else None
-    usual = [j for j, column in enumerate(data.columns) if not column.categorical] if by_column is None else by_column
-    some = list(usual) if named is None else picked(data, named)
+    numeric = [j for j, column in enumerate(data.columns) if not column.categorical]
+    some = picked(data, named, numeric if by_column is None else by_column)
     if by_column is not None:
-        if not by_column.keys() <= set(some):
+        if by_column.keys() - set(some):
             raise ValueError("it has amounts for columns that it does not name")
         given = [by_column.get(j, 0) for j in some]
     columns = [data.columns[j].expect(False, ", and the threat is about numbers") for j in some]
