@@ -64,7 +64,7 @@ RULES: dict[str, tuple[str, str, str, str]] = {
         "linf",
     ),
     "top-k one short": ("[: group.most]", "[: group.most - 1]", "cross-entropy", "labels"),
-    "rows that go cost nothing": ("if not group.goes:", "if True:", "cross-entropy", "removed"),
+    "rows that go cost nothing": ("if group.goes:", "if False:", "cross-entropy", "removed"),
     "own noise forgotten": ("plus[own], a = sign << (2 * k), 0 * a", "pass", "cross-entropy", "linf"),
     "spread of psi forgotten": ("rows.w * (listed(high) - listed(low))", "0 * rows.w", "cross-entropy", "linf"),
     "spread of the parameters forgotten": (

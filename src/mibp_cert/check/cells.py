@@ -145,7 +145,7 @@ class Data:
 
     def _miss(self, marker: Any, named: Any, rows: Mask) -> None:
         """Missing values: where they are, and what they may be."""
-        for j in picked(self.data, named, range(len(self.data.columns))):
+        for j in list(range(len(self.data.columns))) if named is None else picked(self.data, named):
             column, x, lost = self.data.columns[j], self.data.x, np.zeros(len(rows), dtype=bool)
             names = column.categories
             if marker is None and self.data.missing is not None:

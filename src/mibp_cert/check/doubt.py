@@ -37,17 +37,13 @@ def listed(values: Iterable[int]) -> Ints:
     return np.array(list(values), dtype=object)
 
 
-@dataclass(frozen=True)
 class Unit:
     """`K`, which is such that every float in sight is a multiple of `2^(GRID−K)`."""
 
-    k: int
-
-    @classmethod
-    def of(cls, arrays: Iterable[Any]) -> Unit:
+    def __init__(self, arrays: Iterable[Any]) -> None:
         numbers = np.unique(np.concatenate([np.asarray(a, dtype=float).ravel() for a in arrays])).tolist()
         below = max(value.as_integer_ratio()[1] for value in numbers)
-        return cls(max(60, below.bit_length() - 1) + GRID)
+        self.k: int = max(60, below.bit_length() - 1) + GRID
 
     def exact(self, values: Any) -> Ints:
         array = np.asarray(values, dtype=np.float64)
@@ -137,13 +133,12 @@ class Reader:
         """All rows of weight above 0, and the budgets on them."""
         if self.open.any():
             raise UserError("Values are missing in these rows, and the threat does not say that they may be anything.")
-        keep = np.flatnonzero(weights > 0)
-        groups = []
+        keep, groups = np.flatnonzero(weights > 0), list[Group]()
         for most, mask, own, goes in self.budgets:
             mine = [own] if goes else [doubt for _, _, doubt, gone in self.budgets if not gone]
             some = keep[mask[keep]]
-            dirty = self._made(some, weights, y, [self.base, *mine])
-            groups.append(Group(most, np.searchsorted(keep, some), dirty, goes))
+            place, dirty = np.searchsorted(keep, some), self._made(some, weights, y, [self.base, *mine])
+            groups.append(Group(most, place, dirty, goes))
         return self._made(keep, weights, y, [self.base]), tuple(groups)
 
     def _made(self, some: Any, w: Ints, y: Ints, doubts: list[Doubt]) -> Rows:
@@ -164,6 +159,10 @@ class Reader:
     def read(self, plain: Any, rows: Mask, into: Doubt) -> Mask:
         """Add what this threat lets these rows be; returns which of them it is about."""
         kind, train = kind_of(plain, KNOWN), self.train
+        if into is not self.base and (kind in ("budget", "missing") or plain.get("at_most") is not None):
+            raise UserError(
+                f"The checker does not know {kind!r} under a budget: budgets are of rows that can be clean."
+            )
         try:
             match kind:
                 case "nothing":
@@ -173,17 +172,21 @@ class Reader:
                 case "where":
                     return self.read(plain["threat"], rows & where(train, plain), into)
                 case "budget":
-                    return self._budget(rows, into, plain["rows"], dict(plain["threat"]))
+                    return self._budget(rows, plain["rows"], dict(plain["threat"]))
                 case "removed":
-                    return self._budget(rows, into, plain["at_most"])
+                    return self._budget(rows, plain["at_most"])
                 case "label-flips" if plain.get("at_most") is not None:
-                    return self._budget(rows, into, plain["at_most"], {**plain, "at_most": None})
+                    return self._budget(rows, plain["at_most"], {**plain, "at_most": None})
                 case "label-flips":
                     return self._flips(rows, into, plain)
                 case "linf" | "l1" | "l2" | "rounded" | "monotone":
                     return self._noise(rows, into, plain)
                 case "target-noise":
-                    return self._targets(rows, into, amount_of(plain["eps"]))
+                    if train.targets is None:
+                        raise ValueError("these data have classes")
+                    column, eps = train.target or Column("target", 0, 1), amount_of(plain["eps"])
+                    self._widen(into.y, rows, train.targets[:, 0], column, eps, eps)
+                    return rows
                 case "missing":
                     return self._missing(rows, into, plain.get("columns"))
             for j, options in choices(train, plain):
@@ -192,10 +195,8 @@ class Reader:
         except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
             raise UserError(f"The checker does not know the threat {kind!r} in this form: {error}.") from None
 
-    def _budget(self, rows: Mask, into: Doubt, most: Any, threat: Plain | None = None) -> Mask:
+    def _budget(self, rows: Mask, most: Any, threat: Plain | None = None) -> Mask:
         """So many of the rows may be like this; or, without a threat, gone."""
-        if into is not self.base:
-            raise UserError("The checker does not know budgets inside of budgets.")
         if type(most) is not int or most < 0:
             raise ValueError(f"{most!r} is no number of rows")
         own = Doubt(*self.centre.shape)
@@ -208,8 +209,7 @@ class Reader:
         y, both, given = self.train.y, np.arange(2), [plain.get(side) for side in ("source", "target")]
         of, to = (np.isin(both, both if some is None else self.train.number(some)) for some in given)
         mine = rows & of[y] & to[1 - y]
-        for side, label in enumerate((1, 0)):
-            into.y[side][mine & (y == label)] += 1 << self.unit.k
+        into.y[1 - y[mine], np.flatnonzero(mine)] += 1 << self.unit.k
         return mine
 
     # Numbers
@@ -242,12 +242,6 @@ class Reader:
             into.pieces.append(Piece(int(i), cells, vectors, radii))
         return rows
 
-    def _targets(self, rows: Mask, into: Doubt, eps: Fraction) -> Mask:
-        if self.train.targets is None:
-            raise ValueError("these data have classes")
-        self._widen(into.y, rows, self.train.targets[:, 0], self.train.target or Column("target", 0, 1), eps, eps)
-        return rows
-
     # Categories, and what is missing
 
     def _choices(self, rows: Mask, into: Doubt, column: Column, options: Mapping[int, list[int]]) -> None:
@@ -256,17 +250,14 @@ class Reader:
         eye = self.unit.exact(np.eye(len(cells)))
         for i in np.flatnonzero(rows):
             reported = int(self.centre[i, cells].argmax())
-            moves = [eye[k] - eye[reported] for k in {reported, *options.get(reported, [])}]
-            into.pieces.append(Piece(int(i), cells, np.array(moves, dtype=object)))
+            vectors = [eye[k] - eye[reported] for k in {reported, *options.get(reported, [])}]
+            into.pieces.append(Piece(int(i), cells, np.array(vectors, dtype=object)))
 
     def _missing(self, rows: Mask, into: Doubt, named: Any) -> Mask:
         """What is missing may be any category; or any number between the ends of the column, or those that are known."""
-        if into is not self.base:
-            raise UserError("The checker does not know missing values under a budget: no row is clean there.")
-        places = picked(self.train, named, range(len(self.train.columns)))
+        places = list(range(len(self.train.columns))) if named is None else picked(self.train, named)
         for j in places:
-            column, lost = self.train.columns[j], self.missing[:, j]
-            mine = lost & rows
+            column, mine = self.train.columns[j], rows & self.missing[:, j]
             self.open[mine, j] = False
             if column.categories is not None:
                 options = list(range(len(column.categories)))
@@ -274,7 +265,7 @@ class Reader:
                 self._choices(mine, into, column, {0: options})
                 continue
             x, valid = self.train.x[:, column.start], column.to_feature([column.low, column.high])
-            known = valid if np.isfinite(valid).all() else x[~lost]
+            known = valid if np.isfinite(valid).all() else x[~self.missing[:, j]]
             low, high = Fraction(float(known.min())), Fraction(float(known.max()))
             slip = SLIP * (abs(low) + abs(high) + abs(Fraction(column.shift) / Fraction(column.scale)))
             for i in np.flatnonzero(mine):

@@ -257,28 +257,24 @@ class Under:
         """Largest `V_i − U_i`, and `−U_i` where rows may be gone."""
         const, coef, lam = (part[group.rows] for part in lines)
         found = new[0] - const + self.most(new[1] - coef)
-        if not group.goes:
-            return np.asarray(found)
-        # `x̂_i·θ` is within twice the noise of a score of the dirty row, whose noise is that of the row itself.
-        more = 2 * scored.rows.reach(self.far)
-        low, high = (scored.scores[0] << self.problem.unit.k) - more, (scored.scores[1] << self.problem.unit.k) + more
-        away = np.minimum(np.maximum(-lam * low, -lam * high), self.most(-coef)) - const
-        return np.asarray(np.maximum(found, away))
+        if group.goes:
+            # `x̂_i·θ` is within twice the noise of a score of the dirty row, whose noise is that of the row itself.
+            more, (low, high) = 2 * scored.rows.reach(self.far), (end << self.problem.unit.k for end in scored.scores)
+            away = np.maximum(-lam * (low - more), -lam * (high + more))
+            found = np.maximum(found, np.minimum(away, self.most(-coef)) - const)
+        return np.asarray(found)
 
     def proven(self, ranges: list[Ends], by: Given) -> tuple[list[Ends], list[str]]:
         """What (1) makes of the ranges, which are narrower; and the ends that it does not give, in words."""
         k, q, found, out = self.problem.unit.k, 0, list[str](), list[Ends]()
         for number, ((name, queries, reach), ends) in enumerate(zip(self.asked, ranges, strict=True)):
-            pair = []
-            for sign, end in zip((-1, 1), ends, strict=True):
-                values = []
-                for i, a in enumerate(queries):
-                    value = self.value(sign * a, by, q, i if number == 1 else -1, sign) + (reach[i] << (2 * k))
-                    if value >= sign * end[i] << (3 * k):
-                        found.append(f"the {'lower' if sign < 0 else 'upper'} end of {name} {i}")
-                    values.append(-(-value >> (3 * k)))
-                    q += 1
-                pair.append(sign * listed(values))
+            own, pair = range(len(queries)) if number == 1 else [-1] * len(queries), []
+            for sign, side, end in ((-1, "lower", ends[0]), (1, "upper", ends[1])):
+                asked = enumerate(zip(queries, own, strict=True), start=q)
+                values = listed(self.value(sign * a, by, at, i, sign) for at, (a, i) in asked) + (reach << (2 * k))
+                found += [f"the {side} end of {name} {i}" for i in np.flatnonzero(values >= sign * end << (3 * k))]
+                pair.append(sign * -(-values >> (3 * k)))
+                q += len(queries)
             out.append((pair[0], pair[1]))
         return out, found
 
@@ -307,11 +303,10 @@ class Verdict:
 
 def check(certificate: Certificate, split: Split, hear: Callable[[str], None] = lambda _: None) -> Verdict:
     """Prove the certificate about these data; `UserError` where it is about others, or is no certificate of a fitted model."""
-    plain, arrays = certificate.plain, certificate.arrays
     try:
-        _same_data(plain["data"], split)
-        problem, tests = problem_of(plain, arrays, split)
-        c, ranges, ends, claims, last = _read(arrays, problem, len(tests.w))
+        _same_data(certificate.plain["data"], split)
+        problem, tests = problem_of(certificate.plain, certificate.arrays, split)
+        c, ranges, ends, claims, last = _read(certificate.arrays, problem, len(tests.w))
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise UserError(f"This is not a certificate of a fitted model, or was altered: {error!r}.") from None
     check_size(problem, queries := len(ends[0]) + len(claims))
@@ -354,17 +349,13 @@ def problem_of(plain: dict[str, Any], arrays: Arrays, split: Split) -> tuple[Pro
         raise UserError(f"The checker knows {', '.join(PSI)}, of two classes or of numbers; not {loss!r} of these.")
     y = train.targets[:, 0] if train.targets is not None else train.y.astype(float)
     weight = (np.ones(len(train)) if train.weights is None else train.weights) * by_class[train.y]
-    unit = Unit.of([train.x, test.x, y, weight, alpha, *(a for a in arrays.values() if a.dtype == np.float64)])
-    reader, nothing, one = (
-        Reader(train, unit, plain["threat"], intercept=intercept),
-        {"kind": "nothing"},
-        unit.exact(np.ones(len(test))),
-    )
+    unit = Unit([train.x, test.x, y, weight, alpha, *(a for a in arrays.values() if a.dtype == np.float64)])
+    reader, one = Reader(train, unit, plain["threat"], intercept=intercept), unit.exact(np.ones(len(test)))
     flipped = any((doubt.y != 0).any() for doubt in (reader.base, *(own for _, _, own, _ in reader.budgets)))
     if flipped and not numbers and by_class[0] != by_class[1]:
         raise UserError("The checker does not know wrong labels where classes have weights.")
     rows, groups = reader.rows(unit.exact(weight), unit.exact(y))
-    test_threat = nothing if plain.get("test_threat") is None else plain["test_threat"]
+    test_threat = {"kind": "nothing"} if plain.get("test_threat") is None else plain["test_threat"]
     tests, budgets = Reader(test.ranged(train), unit, test_threat, intercept=intercept).rows(one, 0 * one)
     if budgets:
         raise UserError("Budgets of test rows are not known to the checker.")
@@ -375,9 +366,7 @@ def _same_data(plain: dict[str, Any], split: Split) -> None:
     """Refuse other data than those that the certificate is about."""
     for name, part in (("train", split.train), ("test", split.test)):
         if part is None or part.sha256 != plain[f"{name}_sha256"]:
-            raise UserError(
-                f"These are not the {name} rows that the certificate is about (by their hash), or are none."
-            )
+            raise UserError(f"These are not the {name} rows that the certificate is about, by their hash, or are none.")
 
 
 def _read(arrays: Arrays, problem: Problem, tests: int) -> tuple[Ints, list[Ends], Given, Claims, Given]:

@@ -21,13 +21,11 @@ def model_of(plain: Any, train: Dataset) -> tuple[str, bool, Floats, Floats]:
     """The loss, whether there is an intercept, the penalties `α`, and how much the rows of each class count; `UserError` where
     the certificate does not say that."""
     if not isinstance(plain, Mapping) or set(plain) != ENTRIES:
-        said = sorted(map(str, plain)) if isinstance(plain, Mapping) else plain
-        raise UserError(f"A model says {', '.join(sorted(ENTRIES))}, and nothing else; the certificate says {said!r}.")
+        raise UserError(f"A model says {', '.join(sorted(ENTRIES))}, and nothing else; the certificate says {plain!r}.")
     c, fit, penalised = (plain[name] for name in ("C", "fit_intercept", "penalise_intercept"))
     if not (_number(c) and c > 0 and math.isfinite(1.0 / c) and isinstance(fit, bool) and isinstance(penalised, bool)):
         raise UserError(
-            f"C must be a finite number > 0, fit_intercept and penalise_intercept true or false; the certificate says {c!r}, "
-            f"{fit!r} and {penalised!r}."
+            f"C must be a number > 0, fit_intercept and penalise_intercept true or false; not {c!r}, {fit!r}, {penalised!r}."
         )
     alpha = np.full(train.features, 1.0 / c)
     if fit:

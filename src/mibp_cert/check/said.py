@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -60,10 +60,8 @@ def amount_of(value: Any) -> Fraction:
     return Fraction(value)
 
 
-def picked(data: Dataset, named: Any, usual: Iterable[int] | None = None) -> list[int]:
-    """Columns by name, by number, or by a mask; where nothing is named, the usual ones."""
-    if named is None and usual is not None:
-        return list(usual)
+def picked(data: Dataset, named: Any) -> list[int]:
+    """Columns by name, by number, or by a mask."""
     given = named if isinstance(named, list) else [named]
     if given and all(isinstance(one, bool) for one in given):
         return [j for j, (_, one) in enumerate(zip(data.columns, given, strict=True)) if one]
@@ -72,37 +70,33 @@ def picked(data: Dataset, named: Any, usual: Iterable[int] | None = None) -> lis
 
 def moves(data: Dataset, threat: Plain) -> list[tuple[Column, Fraction, Fraction]]:
     """The numeric columns that are meant, each with how far its values may be off, down and up."""
-    named = threat.get("columns")
-    match threat["kind"]:
-        case "monotone":
-            if named is None:
-                raise UnsupportedOperation(
-                    "The threat 'monotone' names no columns; without a name it has no direction."
-                )
-            downs, ups = (_amounts(data, threat.get(end, 0.0), named) for end in ("down", "up"))
-            return [(column, down, up) for (column, down), (_, up) in zip(downs, ups, strict=True)]
-        case "rounded":
-            return [(column, to / 2, to / 2) for column, to in _amounts(data, threat["to"], named)]
-    return [(column, eps, eps) for column, eps in _amounts(data, threat["eps"], named)]
+    kind, named = threat["kind"], threat.get("columns")
+    if kind == "rounded":
+        return [(column, to / 2, to / 2) for column, to in _amounts(data, threat["to"], named)]
+    if kind != "monotone":
+        return [(column, eps, eps) for column, eps in _amounts(data, threat["eps"], named)]
+    if named is None:
+        raise UnsupportedOperation("The threat 'monotone' names no columns: without a name it has no direction.")
+    downs, ups = (_amounts(data, threat.get(end, 0.0), named) for end in ("down", "up"))
+    return [(column, down, up) for (column, down), (_, up) in zip(downs, ups, strict=True)]
 
 
 def _amounts(data: Dataset, given: Any, named: Any) -> list[tuple[Column, Fraction]]:
     """The numeric columns that are meant, each with its amount."""
     by_column = {data.column(name): value for name, value in given.items()} if isinstance(given, Mapping) else None
     numeric = [j for j, column in enumerate(data.columns) if not column.categorical]
-    some = picked(data, named, numeric if by_column is None else by_column)
-    if by_column is not None:
-        if by_column.keys() - set(some):
-            raise ValueError("it has amounts for columns that it does not name")
-        given = [by_column.get(j, 0) for j in some]
+    some = picked(data, named if named is not None else numeric if by_column is None else list(by_column))
+    if by_column is not None and by_column.keys() - set(some):
+        raise ValueError("it has amounts for columns that it does not name")
+    given = given if by_column is None else [by_column.get(j, 0) for j in some]
     columns = [data.columns[j].expect(False, ", and the threat is about numbers") for j in some]
     every = given if isinstance(given, list) else [given] * len(some)
     return list(zip(columns, map(amount_of, every), strict=True))
 
 
-def choices(data: Dataset, threat: Plain) -> list[tuple[int, dict[int, list[int]]]]:
+def choices(data: Dataset, threat: Plain) -> Iterator[tuple[int, dict[int, list[int]]]]:
     """The columns of categories that are meant, each with what may stand for each reported category."""
-    kind, among, found = threat["kind"], threat.get("among"), []
+    kind, among = threat["kind"], threat.get("among")
     for j in picked(data, threat["columns"] if kind == "any-category" else [threat["column"]]):
         column = data.columns[j].expect(True, ", and the threat is about categories")
         order = [column.number(name) for name in (column.categories or () if among is None else among)]
@@ -114,8 +108,7 @@ def choices(data: Dataset, threat: Plain) -> list[tuple[int, dict[int, list[int]
         else:
             pairs = dict(threat["pairs"]).items()
             options = {column.number(name): [column.number(other) for other in some] for name, some in pairs}
-        found.append((j, options))
-    return found
+        yield j, options
 
 
 def where(data: Dataset, threat: Plain) -> Mask:
