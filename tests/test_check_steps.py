@@ -25,7 +25,7 @@ import mibp_cert as mc
 from breadth import NETWORKS, OPTIMISERS, problem
 from cases import THREATS, survey
 from mibp_cert.certify import Selection
-from mibp_cert.check import cells, ranges, steps
+from mibp_cert.check import cells, ranges, said, steps
 from mibp_cert.check.ranges import BITS, ONE, Range
 from mibp_cert.check.steps import Proof, prove_steps
 from mibp_cert.data import Dataset, Recipe
@@ -941,14 +941,15 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("cells", "amount * share / scale", "amount * share / scale**2"),
     ("cells", "for amount in (down, up)]", "for amount in (up, down)]"),
     ("cells", 'if how.get("relative") else', "if False else"),
-    ("cells", "self._move(j, amount / 2, amount / 2, rows)", "self._move(j, amount / 4, amount / 4, rows)"),
+    ("said", "(column, to / 2, to / 2)", "(column, to / 4, to / 4)"),
+    ("said", 'for end in ("down", "up"))', 'for end in ("up", "down"))'),
     ("cells", "self.labels |= ", "self.labels = self.labels & "),
     ("cells", "lost[rows, j], place = True", "rows, place = rows & False"),
     ("cells", "options[reported[row]]]] = True", "options[reported[row]]]] = False"),
-    ("cells", "order[i + by : i + by + 1]", "order[i : i + 1]"),
+    ("said", "order[i + by : i + by + 1]", "order[i : i + 1]"),
     ("cells", "max(first, ends[0])", "ends[0] + 1"),
-    ("cells", "rows & self._holds(when)", "rows & ~self._holds(when)"),
-    ("cells", '">=": x >= value', '">=": x > value'),
+    ("cells", "rows & where(self.data, threat))", "rows & ~where(self.data, threat))"),
+    ("said", '">=": operator.ge', '">=": operator.gt'),
     ("cells", "_move(self.targets, self.data.targets[:, 0], 0, column, eps, eps, rows)", "eps = 0"),
     ("steps", "Fraction(1, len(rows))", "Fraction(1)"),
     ("steps", "- mean.times(rate)", "+ mean.times(rate)"),
@@ -987,7 +988,7 @@ def test_a_wrong_rule_of_the_checker_is_noticed(number: int, monkeypatch: pytest
     """By a model that is really trained and leaves its ranges, or by an operation that leaves out a member."""
     whose, old, new = MUTANTS[number]
     made: dict[str, Any] = {}
-    for original in (ranges, cells, steps):
+    for original in (ranges, said, cells, steps):
         name = original.__name__
         assert original.__file__ is not None
         source = Path(original.__file__).read_text()
@@ -997,7 +998,7 @@ def test_a_wrong_rule_of_the_checker_is_noticed(number: int, monkeypatch: pytest
         made[name.rsplit(".", 1)[1]] = module = types.ModuleType(name)
         monkeypatch.setitem(sys.modules, name, module)
         exec(compile(source, name, "exec"), module.__dict__)
-    order = (*OTHERS, *NETS) if whose == "cells" else (*NETS, *OTHERS)
+    order = (*OTHERS, *NETS) if whose in ("said", "cells") else (*NETS, *OTHERS)
     assert not arithmetic_holds(made["ranges"]) or any(left(made, name) for name in order)
 
 

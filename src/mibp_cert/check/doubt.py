@@ -160,9 +160,7 @@ class Reader:
         """Add what this threat lets these rows be; returns which of them it is about."""
         kind, train = kind_of(plain, KNOWN), self.train
         if into is not self.base and (kind in ("budget", "missing") or plain.get("at_most") is not None):
-            raise UserError(
-                f"The checker does not know {kind!r} under a budget: budgets are of rows that can be clean."
-            )
+            raise UserError(f"The checker does not know {kind!r} under a budget, which needs rows that are clean.")
         try:
             match kind:
                 case "nothing":
@@ -260,9 +258,8 @@ class Reader:
             column, mine = self.train.columns[j], rows & self.missing[:, j]
             self.open[mine, j] = False
             if column.categories is not None:
-                options = list(range(len(column.categories)))
-                self.centre[mine, column.start : column.stop] = np.eye(len(options))[0]
-                self._choices(mine, into, column, {0: options})
+                self.centre[mine, column.start : column.stop] = np.eye(1, len(column.categories))
+                self._choices(mine, into, column, {0: list(range(len(column.categories)))})
                 continue
             x, valid = self.train.x[:, column.start], column.to_feature([column.low, column.high])
             known = valid if np.isfinite(valid).all() else x[~self.missing[:, j]]

@@ -27,10 +27,8 @@ def model_of(plain: Any, train: Dataset) -> tuple[str, bool, Floats, Floats]:
         raise UserError(
             f"C must be a number > 0, fit_intercept and penalise_intercept true or false; not {c!r}, {fit!r}, {penalised!r}."
         )
-    alpha = np.full(train.features, 1.0 / c)
-    if fit:
-        alpha = np.append(alpha, 1.0 / c if penalised else 0.0)
-    return plain["loss"], fit, alpha, _by_class(plain["class_weight"], train)
+    alpha = np.append(np.full(train.features, 1.0 / c), 1.0 / c if penalised else 0.0)
+    return plain["loss"], fit, alpha[: train.features + fit], _by_class(plain["class_weight"], train)
 
 
 def _by_class(given: Any, train: Dataset) -> Floats:
@@ -40,8 +38,7 @@ def _by_class(given: Any, train: Dataset) -> Floats:
         return np.ones(max(1, len(names)))
     fits = isinstance(given, Mapping) and bool(names) and set(given) == set(names)
     if not fits or not all(_number(weight) and weight >= 0 for weight in given.values()):
-        known = ", ".join(names) or "there are none"
-        raise UserError(f"class_weight is null or a finite number ≥ 0 for each class ({known}), but not {given!r}.")
+        raise UserError(f"class_weight is null or numbers ≥ 0 of all classes ({', '.join(names) or 'there are none'}).")
     return np.array([float(given[name]) for name in names])
 
 
