@@ -89,9 +89,6 @@ class Data:
                 raise NotProven("the threat leaves no category for some cell")
             self.x.low[changed, own] = (allowed & ~several[:, None])[changed].astype(object) * ONE
             self.x.high[changed, own] = allowed[changed].astype(object) * ONE
-        self._check(lost)
-
-    def _check(self, lost: Mask) -> None:
         if self.data.missing is not None and (self.data.missing & ~lost).any():
             raise NotProven("the threat says nothing about some values that are missing")
         if self.targets is None and not self.labels.any(axis=1).all():
@@ -114,14 +111,14 @@ class Data:
             case "linf" | "l1" | "l2" | "rounded" | "monotone":
                 rows = rows if threat.get("rows") is None else rows & where(self.data, threat)
                 for place, (column, down, up) in enumerate(moves(self.data, threat)):
-                    ends, x = _ends(threat.get("clip"), place), self.data.x[:, column.start]
+                    ends, x = _ends(threat.get("clip"), place, column), self.data.x[:, column.start]
                     share = threat.get("relative", False)
-                    _move(self.x, x, column.start, column, down, up, rows, relative=share, clip=ends)
+                    _move(self.x, x, column.start, column, (down, up), rows, relative=share, ends=ends)
             case "target-noise":
                 if self.targets is None or self.data.targets is None:
                     raise NotProven("the threat is about targets, and the data have none")
                 column, eps = self.data.target or Column("target", 0, 1), amount_of(threat["eps"])
-                _move(self.targets, self.data.targets[:, 0], 0, column, eps, eps, rows)
+                _move(self.targets, self.data.targets[:, 0], 0, column, (eps, eps), rows)
             case "any-category" | "confusable" | "shift":
                 self._choose(threat, rows)
             case "missing":
@@ -165,28 +162,25 @@ class Data:
             self.unknown[j] = lost, known if names is None else values
 
 
-def _ends(clip: Any, place: int) -> list[Any]:
-    """The valid range of the column at this place among those meant; None: open."""
-    return [None, None] if clip is None else [end[place] if isinstance(end, list) else end for end in clip]
+def _ends(clip: Any, place: int, column: Column) -> list[Any]:
+    """The valid range of the column at this place among those meant, as features; open where there is none."""
+    ends = [None, None] if clip is None else [end[place] if isinstance(end, list) else end for end in clip]
+    pairs = zip(ends, (-math.inf, math.inf), strict=True)
+    return [free if end is None else Fraction(float(column.to_feature(end))) for end, free in pairs]
 
 
-def _move(
-    cells: Range, x: Any, place: int, column: Column, down: Fraction, up: Fraction, rows: Mask, **how: Any
-) -> None:
-    """Move the ends of one column of cells, whose features are `x`, by at most so much; see `Data`."""
+def _move(cells: Range, x: Any, place: int, column: Column, amounts: Any, rows: Mask, **how: Any) -> None:
+    """Move the ends of one column of cells, whose features are `x`, down and up by at most so much; see `Data`."""
     scale, shift = Fraction(column.scale), Fraction(column.shift)
-    ends = [None if end is None else Fraction(float(column.to_feature(end))) for end in how.get("clip", (None, None))]
+    least, most = how.get("ends", (-math.inf, math.inf))
     for row in np.flatnonzero(rows):
         value = Fraction(float(x[row]))
         share = abs(value * scale + shift) if how.get("relative") else Fraction(1)
-        reach = [amount * share / scale for amount in (down, up)]
+        reach = [amount * share / scale for amount in amounts]
         if column.scaled:
             reach = [r and r + (abs(value) + r) / 2**50 for r in reach]
-        first, last = value - reach[0], value + reach[1]
-        if (ends[0] is not None and value < ends[0]) or (ends[1] is not None and value > ends[1]):
+        if not least <= value <= most:
             raise NotProven("some value is outside of the valid range that the threat names")
-        first = first if ends[0] is None else max(first, ends[0])
-        last = last if ends[1] is None else min(last, ends[1])
-        move = Range.of(first - value, last - value)
+        move = Range.of(max(value - reach[0], least) - value, min(value + reach[1], most) - value)
         cells.low[row, place] += move.low[()]
         cells.high[row, place] += move.high[()]

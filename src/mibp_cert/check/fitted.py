@@ -400,5 +400,5 @@ def check_size(problem: Problem, queries: int) -> None:
     minutes = queries * (CELL * cells + ROW * sum(problem.sizes[1:])) / 60
     if minutes > MINUTES:
         raise UserError(
-            f"{queries} queries would take about {minutes:.0f} minutes, and {MINUTES} are the limit: certify fewer rows (--sample)."
+            f"{queries} queries would take about {minutes:.0f} minutes; {MINUTES} are the limit: certify fewer rows (--sample)."
         )

@@ -26,6 +26,7 @@ Integers = NDArray[Any]
 floors = np.frompyfunc(lambda number: number.as_integer_ratio()[0] * ONE // number.as_integer_ratio()[1], 1, 1)
 ceilings = np.frompyfunc(lambda number: -(-number.as_integer_ratio()[0] * ONE // number.as_integer_ratio()[1]), 1, 1)
 _balls = np.frompyfunc(lambda units: flint.arb(units) / flint.arb(ONE), 1, 1)
+_exp = np.frompyfunc(flint.arb.exp, 1, 1)
 _below = np.frompyfunc(lambda ball: int((ball.lower() * ONE).lower().floor().unique_fmpz()), 1, 1)
 
 
@@ -44,6 +45,9 @@ class Range:
     def map(self, function: Callable[[Integers], Integers]) -> Range:
         """The same elements in another arrangement."""
         return Range(function(self.low), function(self.high))
+
+    def __getitem__(self, at: Any) -> Range:
+        return Range(self.low[at], self.high[at])
 
     def __add__(self, other: Range) -> Range:
         return Range(self.low + other.low, self.high + other.high)
@@ -74,18 +78,12 @@ class Range:
     def __matmul__(self, other: Range) -> Range:
         if self.low.shape[1:] != other.low.shape[:1]:
             raise ValueError(f"shapes {self.low.shape} and {other.low.shape} do not fit")
-        terms = (
-            self.map(lambda a, k=k: a[:, k, None])._exact(other.map(lambda b, k=k: b[None, k, :]))  # type: ignore[misc]
-            for k in range(self.low.shape[1])
-        )
+        terms = (self[:, k, None]._exact(other[None, k, :]) for k in range(self.low.shape[1]))
         return reduce(Range.__add__, terms)._rounded()
 
-    def clip(self, least: int | None, most: int | None = None) -> Range:
-        def within(end: Integers) -> Integers:
-            end = end if least is None else np.maximum(end, least)
-            return end if most is None else np.minimum(end, most)
-
-        return self.map(within)
+    def clip(self, least: int, most: int | None = None) -> Range:
+        above = self.map(lambda end: np.maximum(end, least))
+        return above if most is None else above.map(lambda end: np.minimum(end, most))
 
     def gate(self, *, closed: bool) -> Range:
         """`1[a > 0]`, or `1[a ≥ 0]`."""
@@ -115,9 +113,7 @@ def shares(o: Range) -> Range:
     def at(own: Integers, others: Integers) -> Integers:
         ends = []
         for c in range(own.shape[1]):
-            powers = [
-                np.frompyfunc(flint.arb.exp, 1, 1)(others[:, d] - own[:, c]) for d in range(own.shape[1]) if d != c
-            ]
+            powers = [_exp(others[:, d] - own[:, c]) for d in range(own.shape[1]) if d != c]
             ends.append(1 / (1 + sum(powers)))
         return np.stack(ends, axis=1)
 
@@ -131,21 +127,20 @@ def sigmoid(x: Any) -> Any:
     return 1 / (1 + (-x).exp())
 
 
-ACTIVATIONS: dict[str, tuple[Callable[[Range, Fraction], Range], Callable[[Range, Fraction], Range]]] = {
+def _smooth(function: Callable[[Any], Any], *, peak: bool = False) -> Rule:
+    return lambda a, s: smooth(a, function, peak=peak)
+
+
+Rule = Callable[[Range, Fraction], Range]
+ACTIVATIONS: dict[str, tuple[Rule, Rule]] = {
     "ReLU": (lambda a, s: a.clip(0), lambda a, s: a.gate(closed=False)),
     "LeakyReLU": (
         lambda a, s: a.times(s) + a.clip(0).times(1 - s),
         lambda a, s: a.gate(closed=False).times(1 - s) + Range.of(s, s),
     ),
-    "Sigmoid": (
-        lambda a, s: smooth(a, sigmoid),
-        lambda a, s: smooth(a, lambda x: 1 / (2 * (x / 2).cosh()) ** 2, peak=True),
-    ),
-    "Tanh": (
-        lambda a, s: smooth(a, flint.arb.tanh),
-        lambda a, s: smooth(a, lambda x: 1 / x.cosh() ** 2, peak=True),
-    ),
-    "Softplus": (lambda a, s: smooth(a, lambda x: x.exp().log1p()), lambda a, s: smooth(a, sigmoid)),
+    "Sigmoid": (_smooth(sigmoid), _smooth(lambda x: 1 / (2 * (x / 2).cosh()) ** 2, peak=True)),
+    "Tanh": (_smooth(flint.arb.tanh), _smooth(lambda x: 1 / x.cosh() ** 2, peak=True)),
+    "Softplus": (_smooth(lambda x: x.exp().log1p()), _smooth(sigmoid)),
     "Flatten": (lambda a, s: a, lambda a, s: Range.of(np.ones(a.low.shape), np.ones(a.low.shape))),
 }
 """Value and derivative by name, at the kink of relu both sides; `s` is the slope that a layer may have."""

@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import islice
 from typing import Any
@@ -119,7 +119,7 @@ class Claim:
         self.layers: list[Plain] = description["layers"]
         self.loss: str = training["loss"]
         self._check(description)
-        linear = [(i, layer) for i, layer in enumerate(self.layers) if layer["kind"] == "Linear"]
+        self.linear = linear = [(i, layer) for i, layer in enumerate(self.layers) if layer["kind"] == "Linear"]
         self.outputs = linear[-1][1]["outputs"]
         if classes is None:
             fits = self.outputs == 1 and self.loss in ("squared-error", "huber")
@@ -156,27 +156,23 @@ class Claim:
             if min(layer.get("inputs", 1), layer.get("outputs", 1)) < 1:
                 raise NotProven("some layer has no inputs or no outputs")
 
-    def name(self, entry: int) -> str:
-        """Of an entry of the state."""
-        if entry >= self.count:
-            return f"the velocity of {self.name(entry - self.count)}"
-        for i, layer in enumerate(self.layers):
-            n, m = (layer["inputs"], layer["outputs"]) if layer["kind"] == "Linear" else (0, 0)
-            if entry < n * m:
-                return f"{i}.weight[{entry // n}, {entry % n}]"
-            if entry < n * m + m * bool(m and layer["bias"]):
-                return f"{i}.bias[{entry - n * m}]"
-            entry -= n * m + m * bool(m and layer["bias"])
-        raise IndexError(entry)
+    def names(self) -> list[str]:
+        """Of the entries of the state."""
+        found = []
+        for i, layer in self.linear:
+            n, m = layer["inputs"], layer["outputs"]
+            found += [f"{i}.weight[{k // n}, {k % n}]" for k in range(n * m)]
+            found += [f"{i}.bias[{k}]" for k in range(m if layer["bias"] else 0)]
+        return found + [f"the velocity of {name}" for name in found]
 
     def tensors(self, theta: Range) -> list[tuple[Range, Range | None]]:
         """Weight (outputs × inputs) and bias of every linear layer, as they follow each other in `θ`."""
         found, start = [], 0
-        for layer in [layer for layer in self.layers if layer["kind"] == "Linear"]:
+        for _, layer in self.linear:
             shape, middle = (layer["outputs"], layer["inputs"]), start + layer["outputs"] * layer["inputs"]
-            weight = theta.map(lambda end, at=slice(start, middle), shape=shape: end[at].reshape(shape))  # type: ignore[misc]
+            weight = theta[start:middle].map(lambda end, shape=shape: end.reshape(shape))  # type: ignore[misc]
             start = middle + (layer["outputs"] if layer["bias"] else 0)
-            bias = theta.map(lambda end, at=slice(middle, start): end[at]) if layer["bias"] else None  # type: ignore[misc]
+            bias = theta[middle:start] if layer["bias"] else None
             found.append((weight, bias))
         return found
 
@@ -222,7 +218,7 @@ class Claim:
         if self.outputs == 1:
             y = Fraction(2 * label - 1)
             return self._push(Range.of(1.0, 1.0) - o.times(y)).times(-y)
-        own = o.map(lambda end: end[:, [label]])
+        own = o[:, [label]]
         others = np.arange(self.outputs) != label
         push = self._push(Range.of(1.0, 1.0) + (o - own)).map(lambda end: np.where(others, end, 0))
         total = push.map(lambda end: end.sum(axis=1, keepdims=True))
@@ -234,10 +230,10 @@ class Claim:
 
     def after(self, state: Range, data: Data, rows: NDArray[np.intp], rate: Fraction) -> Range:
         """All states after a step on these rows, from those before it."""
-        theta, velocity = state.map(lambda end: end[: self.count]), state.map(lambda end: end[self.count :])
-        o, inputs = self.forward(theta, data.x.map(lambda end: end[rows]))
+        theta, velocity = state[: self.count], state[self.count :]
+        o, inputs = self.forward(theta, data.x[rows])
         if data.targets is not None:
-            upstream = self.upstream(o, data.targets.map(lambda end: end[rows]))
+            upstream = self.upstream(o, data.targets[rows])
         else:
             upstream = union([self.upstream(o, c) for c in range(data.labels.shape[1])], data.labels[rows])
         mean = self.gradients(theta, inputs, upstream).times(Fraction(1, len(rows)))
@@ -253,29 +249,13 @@ class Claim:
         return joined([kept - velocity.times(rate * self.momentum), moved])
 
 
-@dataclass(frozen=True)
-class Proof:
-    """What was proven of what was claimed, and the first thing that was not, in words (empty: nothing failed)."""
-
-    steps: int
-    """Boxes that hold every model after their step, the first ones without a gap."""
-    rows: int
-    """Test rows whose answer, a class or a range, follows from the box that they are about; those that abstain do not count."""
-    claimed: tuple[str, ...]
-    failed: str
-
-    @property
-    def holds(self) -> bool:
-        return not self.failed
-
-
 def prove_steps(description: Plain, data: Plain, sets: Mapping[int, Plain], result: Plain | None = None) -> Proof:
     """Prove a stored `interval` run: its description, its data arrays, and the arrays of the set after every step.
 
     `result`: what the run found, with the arrays of its answers beside it; None if it is not over.
     Raises `UnsupportedOperation` for what this checker does not know.
     """
-    proof = _Proof()
+    proof = Proof()
     try:
         proof.run(description, data, sets, result)
     except NotProven as error:
@@ -284,15 +264,23 @@ def prove_steps(description: Plain, data: Plain, sets: Mapping[int, Plain], resu
         raise
     except (MibpCertError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         proof.failed = f"what is claimed cannot be read ({type(error).__name__}: {error})"
-    return Proof(proof.steps, proof.rows, tuple(proof.claimed), proof.failed)
+    return proof
 
 
-class _Proof:
-    """A proof under way."""
+@dataclass
+class Proof:
+    """What was proven of what was claimed, and the first thing that was not, in words (empty: nothing failed)."""
 
-    def __init__(self) -> None:
-        self.steps, self.rows, self.failed = 0, 0, ""
-        self.claimed: list[str] = []
+    steps: int = 0
+    """Boxes that hold every model after their step, the first ones without a gap."""
+    rows: int = 0
+    """Test rows whose answer, a class or a range, follows from the box that they are about; those that abstain do not count."""
+    claimed: list[str] = field(default_factory=list)
+    failed: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return not self.failed
 
     def run(self, description: Plain, data: Plain, sets: Mapping[int, Plain], result: Plain | None) -> None:
         train, begin = part_of("train", data, description["data"]), data["start"]
@@ -320,7 +308,7 @@ class _Proof:
             return
         if description["select"]["rule"] != "last":
             self.claimed.append(f"the choice of step {chosen}")
-        self._answers(claim, description, data, result, final.map(lambda end: end[: claim.count]))
+        self._answers(claim, description, data, result, final[: claim.count])
         told = self.rows or result["diverged"] is None  # of a training whose bounds diverged, nothing is answered
         if told and description["select"]["rule"] == "last" and chosen != claim.total:
             raise NotProven(f"the answers are about step {chosen} of a training of {claim.total} steps")
@@ -337,12 +325,10 @@ class _Proof:
         if not (below & above).all():
             entry = int(np.argmin(below & above))
             side = "above" if below[entry] else "below"
-            raise NotProven(f"step {number} can lead {side} its box, first in {claim.name(entry)}")
+            raise NotProven(f"step {number} can lead {side} its box, first in {claim.names()[entry]}")
         # An end that is no multiple of the unit would be read outward; what was reached lies further in.
-        return Range(
-            np.where(inner.low == outer.low, inner.low, reached.low),
-            np.where(inner.high == outer.high, inner.high, reached.high),
-        )
+        low = np.where(inner.low == outer.low, inner.low, reached.low)
+        return Range(low, np.where(inner.high == outer.high, inner.high, reached.high))
 
     def _answers(self, claim: Claim, description: Plain, data: Plain, result: Plain, theta: Range) -> None:
         """The answers of the result follow from the box that they are about."""
