@@ -33,6 +33,10 @@ def problem(threat: Any = NOISE, loss: str = "cross-entropy", **model: Any) -> A
     return checker.problem_of({**claim, "threat": threat}, {}, split)[0]
 
 
+def budget(threat: Any) -> Any:
+    return {"kind": "budget", "threat": threat, "rows": 1}
+
+
 THREATS: dict[str, tuple[Any, str]] = {
     "noise divided by another number": ({**NOISE, "half": 10**9}, "entry 'half'"),
     "a ball that is another one": ({"kind": "l2", "eps": 0.5, "ball": False}, "entry 'ball'"),
@@ -55,6 +59,20 @@ THREATS: dict[str, tuple[Any, str]] = {
         {"kind": "where", "threat": NOISE, "when": {"rows": [], "column": "age", "is": ">=", "value": 0}},
         "condition",
     ),
+    "a budget inside of a budget": (budget({"kind": "budget", "threat": NOISE, "rows": 1}), "under a budget"),
+    "flips within a limit inside of a budget": (budget({**FLIP, "at_most": 1}), "under a budget"),
+    "rows that go inside of a budget": (budget({"kind": "removed", "at_most": 1}), "under a budget"),
+    "missing values inside of a budget": (budget({"kind": "missing"}), "under a budget"),
+    "a budget of one that is a condition deeper": (
+        budget({"kind": "where", "threat": {"kind": "missing"}, "rows": [0]}),
+        "under a budget",
+    ),
+    "a budget of what is not said": (budget(None), "in this form"),
+    "a budget of cells": ({"kind": "budget", "threat": NOISE, "rows": 1, "cells": 1}, "entry 'cells'"),
+    "a valid range": ({**NOISE, "clip": [0.0, 1.0]}, "entry 'clip'"),
+    "a marker of missing values": ({"kind": "missing", "marker": 0.0}, "entry 'marker'"),
+    "a short mask of columns": ({"kind": "linf", "eps": 0.5, "columns": [True]}, "in this form"),
+    "a column among columns": ({"kind": "confusable", "column": ["mood"], "pairs": {}}, "in this form"),
     "two conditions beside each other": (
         {"kind": "where", "threat": NOISE, "when": {"rows": [0]}, "rows": [0, 1, 2]},
         "one condition",
@@ -110,6 +128,11 @@ def test_whatever_two_threats_do_to_a_label_it_is_a_label(*, limited: bool) -> N
 def test_errors_in_one_direction_name_their_columns_in_steps_too() -> None:
     with pytest.raises(UnsupportedOperation, match="without a name"):
         Data(SPLIT["cross-entropy"].train, {"kind": "monotone", "columns": None, "up": {"age": 1.0}, "down": {}})
+
+
+def test_a_share_is_true_or_false_in_steps_too() -> None:
+    with pytest.raises(UnsupportedOperation, match="relative is true or false"):
+        Data(SPLIT["cross-entropy"].train, {**NOISE, "relative": "no"})
 
 
 def test_check_tells_what_the_sender_chose() -> None:
