@@ -40,6 +40,8 @@ from mibp_cert.ensembles.votes import Index, counted, winner
 from mibp_cert.errors import UserError
 from mibp_cert.threats import Catalogued, Nothing, Threat
 
+MOST_BAGS = 10**9
+"""So many are never fitted."""
 FEWEST, SHARE = 10, 20
 """A bag is usually a twentieth of the rows, and at least ten."""
 Worst = Callable[[int], Pair]
@@ -128,10 +130,10 @@ class Bags(Ensemble):
         pair, alpha = self._pair(**asdict(self.wrong_)), self._alpha
         if _unanimous(pair, self.bags_, alpha):
             return
-        if not stands(pair, Fraction(1), Fraction(0), Fraction(0)):
+        if not _unanimous(pair, MOST_BAGS, alpha):
             raise UserError(
-                f"No number of bags of {self.size_} rows certifies that, even if all vote alike: too many of them have a wrong "
-                "row. Draw smaller bags (size=…, --bag-size), or doubt fewer rows."
+                f"No number of bags of {self.size_} rows that could be fitted certifies that, even if all vote alike: too many "
+                "of them have a wrong row. Draw smaller bags (size=…, --bag-size), or doubt fewer rows."
             )
         enough = self.bags_
         while not _unanimous(pair, enough, alpha):
