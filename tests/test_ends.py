@@ -96,6 +96,8 @@ def test_a_limit_of_addresses_that_nothing_loads_in_is_refused_first(
 
 def test_status_one_is_for_what_verify_and_check_found(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
+    assert answer("verify", tmp_path / "run")[0] == USER_MISTAKE  # no run has ever been there
+    (tmp_path / "run" / "run.json").write_text("{}")
     assert answer("verify", tmp_path / "run")[0] == 1
     assert answer("verify", tmp_path / "nothing")[0] == USER_MISTAKE
 

@@ -182,9 +182,11 @@ def _check_model(config: Config, named: Mapping[str, str]) -> None:
                 f"{name} belongs to models that are fitted to their minimum: choose --model logistic or ridge."
             )
         if kind != NETWORK and key == "run.engine" and engine not in FITTED:
+            several = all(one in FITTED for one in str(engine).split(","))
+            why = "are several" if several else "is for networks that are trained in steps"
             raise UserError(
-                f"{name} {engine} is not among the engines of fitted models; they have {', '.join(FITTED)}, one for a command: "
-                "choose one, or leave it out."
+                f"{name} {engine} {why}; fitted models have {', '.join(FITTED)}, one for a command: choose one, or leave it "
+                "out."
             )
         if kind != NETWORK and not _of_fits(key, engine):
             raise UserError(
