@@ -19,7 +19,10 @@ from mibp_cert.store.checks import verdict
 from mibp_cert.store.verify import verify
 
 
-@pytest.mark.parametrize("name", CASES)
+EACH = [pytest.param(name, marks=pytest.mark.slow if name == "mibp" else []) for name in CASES]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     asked = request(**CASES[name])
     whole = mc.certify_training(*asked, run_dir=tmp_path / "whole")

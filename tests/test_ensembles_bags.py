@@ -43,6 +43,7 @@ FINE = tuple(i / 4 for i in range(-8, 9))
 NEAREST, SOME = KNeighborsClassifier(1), {"bags": 90, "confidence": 0.5, "together": 300}
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         BaggedClassifier(NEAREST, **SOME),

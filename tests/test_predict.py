@@ -111,6 +111,7 @@ def test_certified_test_points_agree_with_models_trained_on_members(engine: str)
     np.testing.assert_array_equal(run.theta, run_steps(steps, theta0, data.train.x, data.train.one_hot))
 
 
+@pytest.mark.usefixtures("one_pool")
 def test_the_same_seed_gives_the_same_bits() -> None:
     runs = [
         certify_training(Network.mlp([2, 3, 2]), two_moons(0, sizes=(20, 5, 10)), LInf(0.05), Training(2, 10), "mibp")

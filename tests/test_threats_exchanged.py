@@ -229,7 +229,8 @@ def check_trainings(threat: ThreatSet, pool: WorkerPool, steps: int = 3) -> None
         (EXCHANGED, 4),
         (Budget(EXCHANGED, rows=1), 4),
         (Budget(EXCHANGED, rows=2), 4),
-        (EXCHANGED.where([1]) & LabelFlips(1), 3),  # with one row more, the exact step takes most of a minute
+        # With one row more, the exact step takes most of a minute.
+        pytest.param(EXCHANGED.where([1]) & LabelFlips(1), 3, marks=pytest.mark.slow),
     ],
 )
 def test_trainings_on_all_members_stay_inside(threat: Any, rows: int, pool: WorkerPool) -> None:
