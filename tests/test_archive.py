@@ -18,7 +18,6 @@ from mibp_cert.store import archive
 from mibp_cert.store.checks import verdict
 from mibp_cert.store.verify import verify
 
-
 EACH = [pytest.param(name, marks=pytest.mark.slow if name == "mibp" else []) for name in CASES]
 
 
