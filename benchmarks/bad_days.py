@@ -80,7 +80,7 @@ class Killer:
 def kills(root: Path) -> None:
     """At random moments of a run, from the start of the process on."""
     killer = Killer(root, "relational")
-    for number in range(80):
+    for number in range(110):
         process = start(killer.folder, "relational")
         time.sleep(float(killer.rng.random()) * 2.5)
         killer.kill("at a random moment", process)
